@@ -22,7 +22,7 @@ from spark_replog.config.registry import read_group
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.listening import is_any_address, require_safe, tls_context
 from spark_replog.gateway.user_file import UserFile, read_users
-from spark_replog.gateway.workers import Workers, take_socket, worker_command
+from spark_replog.gateway.workers import Place, Workers, worker_command
 from spark_replog.ids import new_id
 
 PORT_MAX = 65_535
@@ -108,12 +108,12 @@ def gateway(
         read_users(users)  # the command fails if it cannot
     if workers > 1 and worker is None:
         return _run_workers(listen, host, port, workers)
-    number, bound = (0, _bound(listen, host, port)) if worker is None else take_socket(worker)
-    with bound:
+    place = Place(0, _bound(listen, host, port), new_id(), None) if worker is None else Place.parse(worker)
+    with place.bound:
         if len(addresses) == 1:
-            addresses = [(addresses[0][0], addresses[0][1] + number)]
-        node_id = None if node_id is None else node_id + number
-        _serve(bound, config, memory, worker is not None, advertised=addresses, node_id=node_id, rack=rack,
+            addresses = [(addresses[0][0], addresses[0][1] + place.number)]
+        node_id = None if node_id is None else node_id + place.number
+        _serve(place, config, memory, worker is not None, advertised=addresses, node_id=node_id, rack=rack,
                users=None if users is None else UserFile(users), tls=tls)  # fmt: skip
     return EXIT_OK
 
@@ -137,7 +137,7 @@ def _bound(listen: str, host: str, port: int) -> socket.socket:
         raise cannot_listen(listen, error) from error
 
 
-def _serve(bound: socket.socket, config: GatewayConfig, is_memory: bool, is_worker: bool, **endpoint: Any) -> None:
+def _serve(place: Place, config: GatewayConfig, is_memory: bool, is_worker: bool, **endpoint: Any) -> None:
     """Serve a store on a socket until a signal."""
     try:
         from spark_replog.gateway.command import Endpoint, serve
@@ -161,7 +161,8 @@ def _serve(bound: socket.socket, config: GatewayConfig, is_memory: bool, is_work
             note(f"replog: gateway runs, bootstrap.servers={address}")
 
     parent = sys.stdin.fileno() if is_worker else None
-    serve(cluster, config, Endpoint(bound, parent=parent, **endpoint), tell)
+    runs = {"run": place.run, "ended_run": place.ended_run}
+    serve(cluster, config, Endpoint(place.bound, parent=parent, **runs, **endpoint), tell)
 
 
 def _run_workers(listen: str, host: str, port: int, count: int) -> int:

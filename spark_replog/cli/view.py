@@ -169,10 +169,10 @@ def gateway_items(view: StoreView) -> list[Item]:
 
 
 def gateway_table(items: Sequence[Item]) -> Table:
-    """Return the gateways as a table."""
+    """Return the gateways as a table; a gateway of another release may not count all of it."""
     columns = {"GATEWAY": "gateway", "STATE": "state", "CONNECTIONS": "connections", "REQUESTS": "requests",
                "RECEIVED": "receivedBytes", "SENT": "sentBytes", "RACK": "rack", "ADDRESS": "address"}  # fmt: skip
-    return table(columns, items)
+    return table(columns, [{**dict.fromkeys(columns.values()), **item} for item in items])
 
 
 def topic_item(topic: TopicDescription) -> Item:

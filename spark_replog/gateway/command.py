@@ -30,6 +30,7 @@ class Endpoint:
         node_id: None: a free one.
         users: None: everybody may connect.
         parent: descriptor that can be read once the process that started this one has ended: then this one ends too.
+        run, ended_run: see ``LiveGateways``.
     """
 
     bound: socket.socket
@@ -39,6 +40,8 @@ class Endpoint:
     users: UserFile | None = None
     tls: ssl.SSLContext | None = None
     parent: int | None = None
+    run: str | None = None
+    ended_run: str | None = None
 
 
 def serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on_ready: Callable[[str], None]) -> None:
@@ -68,7 +71,8 @@ async def _serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on
     fixed = (
         [Node(at, *address) for at, address in enumerate(endpoint.advertised)] if len(endpoint.advertised) > 1 else []
     )
-    live = LiveGateways(gateway, endpoint.node_id, fixed if len(fixed) > 1 else [], server.counts)
+    runs = {"run": endpoint.run, "ended_run": endpoint.ended_run}
+    live = LiveGateways(gateway, endpoint.node_id, fixed if len(fixed) > 1 else [], server.counts, **runs)
     await live.start()
     beats = asyncio.create_task(live.run())
     beats.add_done_callback(lambda _: ended.set())

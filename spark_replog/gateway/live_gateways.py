@@ -86,16 +86,26 @@ class LiveGateways:
         node_id: None: the lowest that no note has.
         fixed: addresses that clients get in place of those of the gateways; empty: none.
         counts: what the gateway has done.
+        run: of this process; None: a new one.
+        ended_run: of one that has surely ended, whose note is in the way.
     """
 
     def __init__(
-        self, gateway: Gateway, node_id: int | None, fixed: Collection[Node], counts: Callable[[], Mapping[str, int]]
+        self,
+        gateway: Gateway,
+        node_id: int | None,
+        fixed: Collection[Node],
+        counts: Callable[[], Mapping[str, int]],
+        *,
+        run: str | None = None,
+        ended_run: str | None = None,
     ) -> None:
         self._gateway, self._wanted_id, self._fixed = gateway, node_id, tuple(fixed)
         self._counts = counts
         self._notes = GatewayNotes(gateway.cluster)
         self._clock = gateway.cluster.clock
-        self._run, self._number = new_id(), 0
+        self._run, self._number = run or new_id(), 0
+        self._ended_run = ended_run
         self._sightings = Sightings()
         self._started_ms = self._clock.now_ms()
         interval_ms = gateway.config.gateway_heartbeat_interval_ms
@@ -109,6 +119,9 @@ class LiveGateways:
             InvalidConfigError: DUPLICATE_BROKER_REGISTRATION: a gateway with this id runs.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        if self._ended_run is not None:
+            names = await self._gateway.run(self._notes.names)
+            await self._gateway.run(self._notes.remove, [name for name in names if name.run == self._ended_run])
         for _ in range(CLAIMS_MAX):
             names = await self._gateway.run(self._notes.names)
             taken = {name.node_id for name in names}

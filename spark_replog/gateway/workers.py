@@ -13,8 +13,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import new_id
 from spark_replog.logs import event
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ class _Worker:
     """One gateway: its socket, and its process now."""
 
     def __init__(self, number: int, bound: socket.socket) -> None:
-        self.number, self.bound = number, bound
+        self.number, self.bound, self.run = number, bound, ""
         self.process: asyncio.subprocess.Process | None = None
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -49,7 +51,7 @@ class Workers:
     """Keeps a gateway running on each socket.
 
     Args:
-        command: of a gateway; it is given ``--worker NUMBER:DESCRIPTOR`` too, prints its address when clients can
+        command: of a gateway; it is given ``--worker`` with its place too, prints its address when clients can
             connect, and ends when its standard input does.
     """
 
@@ -113,11 +115,12 @@ class Workers:
 
     async def _run(self, worker: _Worker) -> int:
         """Run a gateway until it ends, and return its exit code."""
-        descriptor = worker.bound.fileno()
+        descriptor, ended_run = worker.bound.fileno(), worker.run
+        worker.run = new_id()
         worker.process = process = await asyncio.create_subprocess_exec(
             *self._command,
             "--worker",
-            f"{worker.number}:{descriptor}",
+            f"{worker.number}:{descriptor}:{worker.run}:{ended_run}",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(descriptor,),
@@ -141,15 +144,29 @@ def worker_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, *flags, "-m", "spark_replog", *arguments]
 
 
-def take_socket(worker: str) -> tuple[int, socket.socket]:
-    """Return the number and the socket that a gateway was given by the process that started it.
+class Place(NamedTuple):
+    """What a gateway is given by the process that started it.
 
-    Raises:
-        InvalidConfigError: REPLOG_INPUT: it was given none.
+    Attributes:
+        run: names its notes.
+        ended_run: of the process that was here before; None: there was none.
     """
-    number, _, descriptor = worker.partition(":")
-    try:
-        return int(number), socket.socket(fileno=int(descriptor))
-    except (ValueError, OSError) as error:
-        text = "--worker is for processes that 'replog gateway --workers' starts. Leave it out."
-        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, text) from error
+
+    number: int
+    bound: socket.socket
+    run: str
+    ended_run: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Return the place that ``--worker`` tells.
+
+        Raises:
+            InvalidConfigError: REPLOG_INPUT: it tells none.
+        """
+        try:
+            number, descriptor, run, ended_run = text.split(":")
+            return cls(int(number), socket.socket(fileno=int(descriptor)), run, ended_run or None)
+        except (ValueError, OSError) as error:
+            text = "--worker is for processes that 'replog gateway --workers' starts. Leave it out."
+            raise InvalidConfigError(ErrorCode.REPLOG_INPUT, text) from error

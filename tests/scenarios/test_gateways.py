@@ -231,6 +231,7 @@ def test_workers_are_brokers_of_their_own_started_again_when_they_die_and_draine
     assert processes(gateways)[-1][1] != killed
     assert "exit code -9" in gateways.text
     assert send(client, "orders", [b"%d" % number for number in range(100)]) == []
+    assert set(client.list_topics(timeout=30).brokers) == set(brokers), "under the same id"
     other = Producer({"bootstrap.servers": addresses[1], "log_level": 0})
     assert send(other, "orders", [b"1"]) == []
     assert gateways.end(signal.SIGTERM) == 0

@@ -16,6 +16,7 @@ import pytest
 from spark_replog.admin.admin import BrokerAdmin
 from tests.servers.builds import PROMETHEUS, NotBuilt
 from tests.servers.server import free_port
+from tests.unit.cli.test_runbook import leave_silent_gateway
 from tests.unit.client.consumer_setup import with_a_group
 from tests.waiting import wait_until
 
@@ -26,6 +27,7 @@ TROUBLE = {
     "ReplogPartitionUnderReplicated",
     "ReplogRootDown",
     "ReplogReaderDown",
+    "ReplogGatewaySilent",
 }
 
 
@@ -99,6 +101,7 @@ def test_a_real_prometheus_scrapes_a_store_in_trouble_and_raises_its_alerts(prog
     store = with_a_group(tmp_path / "store")
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
+    leave_silent_gateway(store.cluster)
     (tmp_path / "store/broker-2").rename(tmp_path / "away")
     with ExitStack() as stack:
         address = stack.enter_context(metrics_of(store.path, "--after", "1s"))

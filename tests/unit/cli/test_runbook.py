@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
+from spark_replog.cluster.gateway_notes import GatewayNote, GatewayNoteName, GatewayNotes
 from spark_replog.health.readers import Verdict
+from spark_replog.ids import new_id
 from tests.unit.client.consumer_setup import with_a_group
 
 ROOT = Path(__file__).parents[3]
@@ -38,12 +40,20 @@ def move(path, *brokers):
         shutil.move(path / f"broker-{broker}", path.parent / f"away-{broker}")
 
 
+def leave_silent_gateway(cluster):
+    """Leave the note of a gateway that was killed a while ago."""
+    silent_ms = cluster.clock.now_ms() - 600_000
+    note = GatewayNote("127.0.0.1", 9092, None, 3_000, silent_ms, silent_ms)
+    GatewayNotes(cluster).put(GatewayNoteName(0, new_id(), 1), note)
+
+
 TROUBLE = {
     "ReplogStoreUnreachable": lambda store, path: move(path, 1, 2),
     "ReplogPartitionOffline": lambda store, path: BrokerAdmin(store.cluster).fence(0),
     "ReplogPartitionUnderMinIsr": lambda store, path: [BrokerAdmin(store.cluster).fence(broker) for broker in (1, 2)],
     "ReplogPartitionUnderReplicated": lambda store, path: BrokerAdmin(store.cluster).fence(2),
     "ReplogRootDown": lambda store, path: move(path, 2),
+    "ReplogGatewaySilent": lambda store, path: leave_silent_gateway(store.cluster),
 }
 
 

@@ -59,7 +59,7 @@ def test_an_empty_password_a_bad_name_and_a_damaged_file_change_nothing(replog, 
         (["--listen", "127.0.0.1:0", "--workers", "2"], "--workers"),
         (["--listen", "127.0.0.1:0", "--tls-client-ca", "x"], "--tls-cert"),
         (["--listen", "127.0.0.1:0", "-c", "ssl.client.auth=requested"], "--tls-client-ca"),
-        (["--listen", "127.0.0.1:0", "--worker", "0:99999"], "REPLOG_INPUT"),
+        (["--listen", "127.0.0.1:0", "--worker", "0:99999:a:b"], "REPLOG_INPUT"),
         (["--listen", "127.0.0.1:0", "--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "REPLOG_INPUT"),
     ],
 )

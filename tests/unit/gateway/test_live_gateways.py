@@ -98,10 +98,10 @@ def test_clients_of_a_rack_get_the_gateways_of_their_rack_if_it_has_any():
     assert [rack_of(text) for text in texts] == ["a", "eu-1a", "b", None, None, None, None]
 
 
-def live(cluster, node_id=None, fixed=(), interval_ms=20):
+def live(cluster, node_id=None, fixed=(), interval_ms=20, **runs):
     config = GatewayConfig(gateway_heartbeat_interval_ms=interval_ms)
     gateway = Gateway(cluster, config, Node(0, "127.0.0.1", 1000 + int(new_id()[:2], 16)))
-    return LiveGateways(gateway, node_id, fixed, lambda: {"requests": 1}), gateway
+    return LiveGateways(gateway, node_id, fixed, lambda: {"requests": 1}, **runs), gateway
 
 
 async def until(condition):
@@ -143,6 +143,21 @@ def test_an_id_is_refused_while_its_gateway_runs_and_taken_over_when_its_note_st
         with pytest.raises(InvalidConfigError):  # the first was only stopped for long, and learns that it has no id
             await first.run()
         assert {name.run for name in GatewayNotes(cluster).names()} == {second._run}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("node_id", [None, 5])
+def test_in_the_place_of_one_that_has_surely_ended_a_gateway_takes_its_id_at_once(cluster, node_id):
+    async def main():
+        hour_ms = 3_600_000  # to wait for three of them would not end
+        first, before = live(cluster, node_id, interval_ms=hour_ms)
+        await first.start()
+        second, gateway = live(cluster, node_id, interval_ms=hour_ms, run=RUNS[0], ended_run=first._run)
+        await second.start()
+        assert gateway.node.node_id == before.node.node_id
+        assert {name.run for name in GatewayNotes(cluster).names()} == {RUNS[0]}
+        assert list(gateway.nodes()) == [gateway.node]
 
     asyncio.run(main())
 
