@@ -47,7 +47,7 @@ PORT_MAX = 65_535
     "whatever gateways run, such as those behind a balancer.",
 )
 @click.option("--id", "node_id", type=click.IntRange(0, 2**31 - 1), help="Broker id.  [default: a free one]")
-@click.option("--rack", help="Where it is: clients with this rack=NAME in their client.id are sent here.")
+@click.option("--rack", help="Where it is: clients with this client.rack, or rack=NAME in their client.id, are sent here.")
 @click.option("--users", type=click.Path(dir_okay=False, path_type=Path), help="Who may connect: see replog user.")
 @click.option("--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate, a file in PEM.")
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its private key, a file in PEM.")
@@ -161,8 +161,8 @@ def _serve(place: Place, config: GatewayConfig, is_memory: bool, is_worker: bool
             note(f"replog: gateway runs, bootstrap.servers={address}")
 
     parent = sys.stdin.fileno() if is_worker else None
-    runs = {"run": place.run, "ended_run": place.ended_run}
-    serve(cluster, config, Endpoint(place.bound, parent=parent, **runs, **endpoint), tell)
+    made = Endpoint(place.bound, parent=parent, run=place.run, ended_run=place.ended_run, **endpoint)
+    serve(cluster, config, made, tell)
 
 
 def _run_workers(listen: str, host: str, port: int, count: int) -> int:

@@ -40,6 +40,7 @@ ANSWER_BYTES_MAX = 8 << 20
 """However much a client would take at once: the gateway holds it in memory until it is sent."""
 READ_BYTES_MIN = 1 << 20
 """What a read of a partition takes of the store at least, if it is there: the rest is kept for the next request."""
+HAS_RACKS_SINCE = 11
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 
@@ -55,16 +56,20 @@ class Asked:
     high_watermark: int = -1
     log_start_offset: int = -1
     schema: RowSchema | None = None
+    preferred: int = -1
+    """The gateway that its client should ask instead, since it is nearer; -1: none."""
 
     @property
     def has_rows(self) -> bool:
         """Return whether there are rows to read."""
-        return not self.error and self.state is not None and self.state.end_offset > self.wanted.fetch_offset
+        is_here = not self.error and self.preferred < 0
+        return is_here and self.state is not None and self.state.end_offset > self.wanted.fetch_offset
 
 
 async def answer_fetch(gateway: Gateway, call: Call) -> Any:
     """Answer Fetch: at once if there is an error or enough to read, else when there is, or the time is over.
 
+    A client whose rack has gateways, and who asks one of another, is sent to one of its rack without rows (KIP-392).
     A client whose rows are above its quota gets them, and is told how long to wait; its connection is muted as long.
     """
     request, loop = call.request, asyncio.get_running_loop()
@@ -76,7 +81,7 @@ async def answer_fetch(gateway: Gateway, call: Call) -> Any:
     while True:
         woken = waiters.wait_for(handles)
         try:
-            topics = await gateway.run(_look, gateway, topics, fresh)
+            topics = await gateway.run(_look, gateway, call, topics, fresh)
             fresh = []
             if _is_answered(topics, request.min_bytes) or loop.time() >= until:
                 break
@@ -116,7 +121,7 @@ def _named(gateway: Gateway, call: Call) -> _Topics:
     return topics
 
 
-def _look(gateway: Gateway, topics: _Topics, fresh: Sequence[TopicHandle]) -> _Topics:
+def _look(gateway: Gateway, call: Call, topics: _Topics, fresh: Sequence[TopicHandle]) -> _Topics:
     """Return the partitions with what they may read now; first read the newest entries of some ledgers."""
     problem = 0
     try:
@@ -125,10 +130,10 @@ def _look(gateway: Gateway, topics: _Topics, fresh: Sequence[TopicHandle]) -> _T
         problem = error_code(error)
     if problem:
         return [(topic, [replace(asked, error=asked.error or problem) for asked in items]) for topic, items in topics]
-    return [(topic, [_looked(gateway, asked) for asked in asked_list]) for topic, asked_list in topics]
+    return [(topic, [_looked(gateway, call, asked) for asked in asked_list]) for topic, asked_list in topics]
 
 
-def _looked(gateway: Gateway, asked: Asked) -> Asked:
+def _looked(gateway: Gateway, call: Call, asked: Asked) -> Asked:
     handle, wanted = asked.handle, asked.wanted
     if handle is None:
         return asked
@@ -148,6 +153,8 @@ def _looked(gateway: Gateway, asked: Asked) -> Asked:
         if state.error is not None and state.diverging_offset is None:
             code = code or int(state.error)
         ends = {"high_watermark": high_watermark, "log_start_offset": log_start}
+        if call.version >= HAS_RACKS_SINCE and not code and state.error is None:
+            ends["preferred"] = gateway.preferred_replica(handle.name, wanted.partition, call.request.rack_id)
         return replace(asked, error=code, state=state, schema=topic.schema, **ends)
     except ReplogError as error:
         return replace(asked, error=error_code(error))
@@ -157,7 +164,8 @@ def _is_answered(topics: _Topics, min_bytes: int) -> bool:
     size_bytes = 0
     for _, asked_list in topics:
         for asked in asked_list:
-            if asked.error or asked.state is None or asked.state.diverging_offset is not None:
+            is_sent_away = asked.preferred >= 0
+            if asked.error or is_sent_away or asked.state is None or asked.state.diverging_offset is not None:
                 return True
             size_bytes += min(asked.state.available_bytes, asked.wanted.partition_max_bytes)
     return size_bytes >= min_bytes or not any(asked_list for _, asked_list in topics)
@@ -222,7 +230,7 @@ def _partition(asked: Asked, data: bytes) -> Any:
         last_stable_offset=asked.high_watermark,
         log_start_offset=asked.log_start_offset,
         aborted_transactions=None,
-        preferred_read_replica=-1,
+        preferred_read_replica=asked.preferred,
         records=data,
         **fields,
     )

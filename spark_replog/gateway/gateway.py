@@ -134,9 +134,16 @@ class Gateway:
         """Return the gateway that clients should ask to change topics: this one, if clients may know it."""
         return self.node if self.node in self.placement.nodes else self.placement.nodes[0]
 
-    def leader(self, topic: str, partition: int, client_id: str = "") -> Node:
-        """Return the gateway that a client should ask for a partition: of the rack that its client.id names."""
-        return self.placement.node_of(f"{topic}-{partition}", rack_of(client_id))
+    def replicas(self, topic: str, partition: int, client_id: str = "") -> list[Node]:
+        """Return the gateways for a partition: the leader, which is of the rack that a client.id names, and one of each
+        other rack.
+        """
+        return self.placement.nodes_of(f"{topic}-{partition}", rack_of(client_id))
+
+    def preferred_replica(self, topic: str, partition: int, rack: str) -> int:
+        """Return the gateway that a consumer of a rack should fetch a partition from (KIP-392); -1: this one."""
+        node = self.placement.nearer(f"{topic}-{partition}", rack, self.node)
+        return -1 if node is None else node.node_id
 
     def coordinator(self, key: str) -> Node:
         """Return the gateway to ask for a group: this one, which is alive; of a fixed list one by hash."""

@@ -374,8 +374,8 @@ async def _fetched(
         return code, [topic_of(name=name, partitions=parts) for name, parts in by_topic.items()]
     ids = {name: topic.topic_id for topic, name in named}
     if topics is None:
-        known = gateway.cluster.cluster_ledger.ask(lambda state: dict(state.topics))
-        ids = {name: UUID(hex=known[name][0]) for name in by_topic if name in known}
+        present = gateway.cluster.cluster_ledger.ask(lambda state: dict(state.topics))
+        ids = {name: UUID(hex=present[name][0]) for name in by_topic if name in present}
     answered = [topic_of(topic_id=ids[name], partitions=parts) for name, parts in by_topic.items() if name in ids]
     for topic in [topic for topic, name in named if name is None]:
         unknown = [

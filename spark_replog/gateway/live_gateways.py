@@ -123,7 +123,7 @@ class LiveGateways:
             names = await self._gateway.run(self._notes.names)
             await self._gateway.run(self._notes.remove, [name for name in names if name.run == self._ended_run])
         for _ in range(CLAIMS_MAX):
-            names = await self._gateway.run(self._notes.names)
+            names = await self._names()
             taken = {name.node_id for name in names}
             node_id = self._wanted_id
             if node_id is None:
@@ -132,7 +132,7 @@ class LiveGateways:
                 await self._outlive(node_id)
             self._gateway.node = self._gateway.node._replace(node_id=node_id)
             await self._gateway.run(self._put)
-            names = await self._gateway.run(self._notes.names)
+            names = await self._names()
             if not any(name.node_id == node_id and name.run != self._run for name in names):
                 await self._look(names)
                 return
@@ -140,13 +140,18 @@ class LiveGateways:
             await asyncio.sleep(SYSTEM_RANDOM.uniform(0.0, 1.0))  # two that started together do not meet again
         raise _taken(self._gateway.node.node_id)
 
+    async def _names(self) -> list[GatewayNoteName]:
+        """Return the notes but those of the run that has ended, which may be there for a moment yet."""
+        names = await self._gateway.run(self._notes.names)
+        return [name for name in names if name.run != self._ended_run]
+
     async def _outlive(self, node_id: int) -> None:
         """Wait until it is sure that the gateways that left notes under an id do not run, and remove the notes."""
         sightings, begun_ms = Sightings(), self._clock.monotonic_ms()
         _LOG.info("a gateway with the id %d left a note: waiting until it is sure that it has ended", node_id)
         before: list[GatewayNoteName] | None = None
         while True:
-            names = [name for name in await self._gateway.run(self._notes.names) if name.node_id == node_id]
+            names = [name for name in await self._names() if name.node_id == node_id]
             if before is not None and any(name not in before for name in newest(names)):
                 raise _taken(node_id)
             before = newest(names)

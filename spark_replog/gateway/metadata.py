@@ -115,15 +115,15 @@ def _topic(gateway: Gateway, call: Call, handle: TopicHandle) -> Any:
         states = [(part.leader, part.leader_epoch) for part in ledger.state.topics[handle.topic_id].partitions]
     partitions = []
     for number, (leader, epoch) in enumerate(states):
-        node_id = gateway.leader(handle.name, number, call.client_id).node_id
+        node_ids = [node.node_id for node in gateway.replicas(handle.name, number, call.client_id)]
         partitions.append(
             _Topic.MetadataResponsePartition(
                 error_code=int(ErrorCode.LEADER_NOT_AVAILABLE) if leader == NO_LEADER else 0,
                 partition_index=number,
-                leader_id=node_id,
+                leader_id=node_ids[0],
                 leader_epoch=epoch,
-                replica_nodes=[node_id],
-                isr_nodes=[node_id],
+                replica_nodes=node_ids,
+                isr_nodes=node_ids,
                 offline_replicas=[],
             )
         )

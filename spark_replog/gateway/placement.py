@@ -41,6 +41,16 @@ class Placement:
             self._racks[rack] = tuple(node for node in self.nodes if node.rack == rack)
         self._kept: dict[tuple[str, str | None], Node] = {}
 
+    def nodes_of(self, key: str, rack: str | None = None) -> list[Node]:
+        """Return the gateway for a key, then, if there are racks, that of each other one: a client may ask any."""
+        first = self.node_of(key, rack)
+        others = sorted(other for other in self._racks if other is not None and other != first.rack)
+        return [first, *(self.node_of(key, other) for other in others)]
+
+    def nearer(self, key: str, rack: str, here: Node) -> Node | None:
+        """Return the gateway of a client's rack for a key; None: this one is as near, or the rack has none."""
+        return None if not rack or rack == here.rack or rack not in self._racks else self.node_of(key, rack)
+
     def node_of(self, key: str, rack: str | None = None) -> Node:
         """Return the gateway for a key; of a rack that has gateways, one of these."""
         if len(self.nodes) == 1:

@@ -68,28 +68,33 @@ class Workers:
 
     async def _serve(self, on_ready: Callable[[Sequence[str]], None]) -> int:
         self._ended = asyncio.Event()
+        self._exit_code = 0
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._ended.set)
         workers = [_Worker(number, bound) for number, bound in enumerate(self._sockets)]
         keepers = [asyncio.create_task(self._keep(worker)) for worker in workers]
-        exit_code = 0
+        start = asyncio.gather(*(worker.address for worker in workers))
+        start.add_done_callback(lambda done: self._started(done, on_ready))
         try:
-            ready = asyncio.gather(*(worker.address for worker in workers))
-            ended = asyncio.create_task(self._ended.wait())
-            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                on_ready(ready.result())
-            await ended
-        except WorkerFailedError as error:
-            exit_code = error.exit_code
+            await self._ended.wait()
         finally:
             self._ended.set()
             for worker in workers:
                 worker.terminate()
             await asyncio.gather(*keepers)
-            for worker in workers:
-                worker.address.cancel()
-        return exit_code
+            start.cancel()
+        return self._exit_code
+
+    def _started(self, start: asyncio.Future[list[str]], on_ready: Callable[[Sequence[str]], None]) -> None:
+        """Tell that all gateways run; or end all, if one could not start."""
+        if start.cancelled():
+            return
+        error = start.exception()
+        if isinstance(error, WorkerFailedError):
+            self._exit_code = error.exit_code
+            self._ended.set()
+        else:
+            on_ready(start.result())
 
     async def _keep(self, worker: _Worker) -> None:
         """Start a gateway, again and again."""

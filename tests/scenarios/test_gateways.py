@@ -181,6 +181,30 @@ def read_some(reader: Consumer, read: dict[int, list[int]]) -> None:
             read.setdefault(message.partition(), []).append(int(message.value()))
 
 
+def test_consumers_read_from_the_gateway_of_their_rack(start):
+    first, second = start("--rack", "a", "--id", "1"), start("--rack", "b", "--id", "2")
+    addresses = f"{first.address},{second.address}"
+    client = Producer({"bootstrap.servers": addresses, "log_level": 0, "topic.metadata.refresh.interval.ms": 500})
+    numbers = range(200)
+    assert send(client, "orders", [b"%d" % number for number in numbers]) == []
+    wait_until(lambda: leaders_of(client) == {1, 2})
+    for rack, broker in (("a", 1), ("b", 2)):
+        brokers: dict[int, int] = {}
+
+        def learn(text: str, brokers: dict[int, int] = brokers) -> None:
+            parts = json.loads(text)["topics"].get("orders", {}).get("partitions", {})
+            brokers.update({int(number): part["broker"] for number, part in parts.items() if int(number) >= 0})
+
+        options = {"bootstrap.servers": addresses, "group.id": f"g{rack}", "client.rack": rack, "stats_cb": learn}
+        reader = Consumer({**options, "statistics.interval.ms": 100, "log_level": 0})
+        reader.assign([TopicPartition("orders", partition, 0) for partition in range(8)])
+        read: dict[int, list[int]] = {}
+        wait_until(lambda: read_some(reader, read) or set(brokers.values()) == {broker}, lambda: brokers)  # noqa: B023
+        wait_until(lambda: read_some(reader, read) or sum(map(len, read.values())) >= len(numbers), lambda: read)  # noqa: B023
+        assert sorted(number for part in read.values() for number in part) == list(numbers), "each once"
+        reader.close()
+
+
 def test_an_id_belongs_to_one_gateway_until_it_has_ended(start, capsys):
     first = start("--id", "7")
     refused = start("--id", "7")
@@ -231,7 +255,7 @@ def test_workers_are_brokers_of_their_own_started_again_when_they_die_and_draine
     assert processes(gateways)[-1][1] != killed
     assert "exit code -9" in gateways.text
     assert send(client, "orders", [b"%d" % number for number in range(100)]) == []
-    assert set(client.list_topics(timeout=30).brokers) == set(brokers), "under the same id"
+    wait_until(lambda: set(client.list_topics(timeout=30).brokers) == set(brokers), lambda: gateways.text)
     other = Producer({"bootstrap.servers": addresses[1], "log_level": 0})
     assert send(other, "orders", [b"1"]) == []
     assert gateways.end(signal.SIGTERM) == 0

@@ -221,6 +221,7 @@ def _maven(name: str, description: str) -> Build:
 
 HADOOP = _maven("hadoop-3.4.2", "hadoop.xml")
 KAFKA_TOOLS = _maven("kafka-tools-4.1.0", "kafka_tools.xml")
+KAFKA_CONNECT = _maven("kafka-connect-4.1.0", "kafka_connect.xml")
 
 ALL = {build.name: build for build in globals().copy().values() if isinstance(build, Build)}
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cli.java import java_environment
+from spark_replog.client.producer import Producer
+from spark_replog.gateway.placement import Placement
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.gateways import RunningGateway
 from tests.servers.builds import KAFKA_TOOLS, NotBuilt
@@ -26,6 +28,7 @@ class Tools:
 
     def __init__(self, jars: Path, gateway: RunningGateway) -> None:
         home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
+        self.jars = jars
         self._java = [f"{home}/bin/java" if home else "java", "-Xmx256m", "-cp", f"{jars}/*"]
         self.gateway = gateway
 
@@ -89,6 +92,29 @@ def test_records_groups_and_offsets(tools):
     assert [at.offset for at in committed.values() if at is not None] == [0, 0, 0]
     tools.run(groups, "--delete", "--group", "g")
     assert "g" not in tools.run(groups, "--list").split()
+
+
+def test_a_consumer_reads_from_the_gateway_of_its_rack(tools):
+    with RunningGateway(rack="a") as far, RunningGateway(far.cluster, node_id=1, rack="b") as near:
+        for gateway in (far, near):
+            gateway.gateway.placement = Placement([far.gateway.node, near.gateway.node])
+        far.store.admin().create_topic("racks", 8)
+        value = b"x" * 100_000
+        with Producer(far.cluster) as producer:
+            for number in range(80):
+                producer.send("racks", value, partition=number % 8)
+        other = Tools(tools.jars, far)
+        reading = [
+            "--topic",
+            "racks",
+            "--from-beginning",
+            "--max-messages",
+            "80",
+            "--consumer-property",
+            "client.rack=b",
+        ]
+        assert len(other.run(f"{TOOLS}.consumer.ConsoleConsumer", *reading).split()) == 80
+        assert far.server.counts()["sentBytes"] < 1_000_000 < 80 * len(value) < near.server.counts()["sentBytes"]
 
 
 def test_the_console(tools):
