@@ -47,7 +47,7 @@ PORT_MAX = 65_535
     "whatever gateways run, such as those behind a balancer.",
 )
 @click.option("--id", "node_id", type=click.IntRange(0, 2**31 - 1), help="Broker id.  [default: a free one]")
-@click.option("--rack", help="Where it is: clients with this client.rack, or rack=NAME in their client.id, are sent here.")
+@click.option("--rack", help="Where it is: clients with this client.rack, or rack=NAME in client.id, are sent here.")
 @click.option("--users", type=click.Path(dir_okay=False, path_type=Path), help="Who may connect: see replog user.")
 @click.option("--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate, a file in PEM.")
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its private key, a file in PEM.")
