@@ -130,10 +130,10 @@ def test_gateways_take_free_ids_see_each_other_and_leave(cluster):
 
 def test_an_id_is_refused_while_its_gateway_runs_and_taken_over_when_its_note_stands_still(cluster):
     async def main():
-        first, _ = live(cluster, 5)
+        first, _ = live(cluster, 5, interval_ms=300)  # a busy machine keeps it from its sign for some moments
         await first.start()
         beat = asyncio.create_task(first.run())
-        second, gateway = live(cluster, 5)
+        second, gateway = live(cluster, 5, interval_ms=300)
         with pytest.raises(InvalidConfigError) as caught:
             await second.start()
         assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION

@@ -66,8 +66,9 @@ def test_a_consumer_is_sent_to_a_gateway_of_its_rack_and_served_there(pair):
     assert seen(fetched(first, "b", version=10)) == {(0, -1, 1)}, "an older client cannot be sent"
 
 
-def test_it_is_sent_before_there_are_rows_and_errors_come_first(pair):
+def test_it_is_sent_before_there_are_rows_and_errors_come_first(pair, monkeypatch):
     first, _ = pair
+    monkeypatch.setattr("spark_replog.gateway.fetch.WAIT_MS_MAX", 600_000)  # longer than the client waits
     assert seen(fetched(first, "b", wait_ms=600_000)) == {(0, 1, 0)}, "without a wait"
     assert seen(fetched(first, "b", offset=7)) == {(OUT_OF_RANGE, -1, 0)}
 

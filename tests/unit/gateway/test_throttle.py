@@ -10,6 +10,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import ProduceRequest
 
 from spark_replog.admin.access_admin import QuotaAdmin
+from spark_replog.clock import SystemClock
 from spark_replog.log.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntity
 from spark_replog.read.fetcher import THROTTLE_MS_MAX, forget_rates
 from tests.gateways import RunningGateway, WireClient, record_batch, records_of
@@ -31,8 +32,8 @@ def limit(gateway: RunningGateway, key: str, bytes_per_second: int) -> None:
     gateway.cluster.refresh()
 
 
-def produce(acks: int = -1) -> ProduceRequest:
-    part = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=record_batch(VALUE))
+def produce(acks: int = -1, value: bytes = VALUE) -> ProduceRequest:
+    part = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=record_batch(value))
     data = [ProduceRequest.TopicProduceData(name="orders", partition_data=[part])]
     return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=30_000, topic_data=data)
 
@@ -53,12 +54,15 @@ def is_closed_unanswered(gateway: RunningGateway, client: WireClient) -> bool:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_a_producer_above_its_quota_is_told_at_once_and_muted(gateway, version):
+def test_a_producer_above_its_quota_is_told_at_once_and_muted(gateway, version, monkeypatch):
     limit(gateway, PRODUCER_BYTE_RATE, 100)
+    slept_ms: list[float] = []
+    monkeypatch.setattr(SystemClock, "sleep_ms", lambda _, duration_ms: slept_ms.append(duration_ms))
     with gateway.client() as client:
         answer = client.ask(produce(), version)
         assert answer.responses[0].partition_responses[0].error_code == 0
         assert answer.throttle_time_ms == 5_000, "half of what a lane gives an append"
+        assert 5_000 not in slept_ms
         assert is_closed_unanswered(gateway, client)
 
 
@@ -85,10 +89,11 @@ def test_a_consumer_above_its_quota_gets_its_rows_is_told_and_muted(gateway):
 def test_an_answer_has_no_more_than_a_quota_allows_at_once_and_a_mute_ends(gateway):
     with gateway.client() as client:
         for _ in range(4):
-            client.ask(produce(), 9)
+            client.ask(produce(value=b"x" * 600_000), 9)  # each is a batch of its own
+        assert len(records_of(client.ask(fetch(1 << 22), 12).responses[0].partitions[0].records)) == 4
         first_bytes = len(client.ask(fetch(1), 12).responses[0].partitions[0].records)
         limit(gateway, CONSUMER_BYTE_RATE, first_bytes // 11)
-        answer = client.ask(fetch(), 12)
-        assert len(answer.responses[0].partitions[0].records) == first_bytes, "four batches would be allowed without"
+        answer = client.ask(fetch(1 << 22), 12)
+        assert len(answer.responses[0].partitions[0].records) == first_bytes
         assert 0 < answer.throttle_time_ms < 2_000
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
