@@ -133,6 +133,7 @@ def test_topics_are_described_page_by_page(gateway, client):
     while cursor is not None or not pages:
         shown, cursor = page(client, at=cursor, limit=3)
         pages.append([(name, numbers) for name, _, numbers in shown])
+        assert len(pages) < 5
     assert pages == [[("a", [0, 1]), ("b", [0])], [("b", [1, 2, 3])], [("b", [4]), ("c", [0])]]
     assert page(client, limit=2)[1].topic_name == "b", "a page that ends with a topic names the next"
     answer = client.ask(DescribeTopicPartitionsRequest(topics=[], response_partition_limit=1, cursor=None), 0)
