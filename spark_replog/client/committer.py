@@ -111,6 +111,7 @@ class Appender:
     Args:
         client_id: the producer's name in the log.
         on_throttle: called for each answer with the milliseconds that a quota delayed it.
+        when_queued: called before each attempt to decide an append: see ``Ledger.append``.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class Appender:
         client_id: str,
         random_source: random.Random,
         on_throttle: Callable[[int], None] = lambda _: None,
+        when_queued: Callable[[], object] | None = None,
     ) -> None:
         self._on_throttle = on_throttle
+        self._when_queued = when_queued
         self._manager = manager
         self._config = config
         self._clock = clock
@@ -206,7 +209,14 @@ class Appender:
 
     def _ask(self, ledger_id: LedgerId, append: Append, deadline_ms: int, is_atomic: bool) -> ProduceResponse:
         config = self._config
-        request = AppendRequest(append, config.request_timeout_ms, config.acks, is_atomic, deadline_ms=deadline_ms)
+        request = AppendRequest(
+            append,
+            config.request_timeout_ms,
+            config.acks,
+            is_atomic,
+            deadline_ms=deadline_ms,
+            when_queued=self._when_queued,
+        )
         response = self._manager.append_records({ledger_id: request})[ledger_id]
         self._on_throttle(response.throttle_time_ms)
         return response

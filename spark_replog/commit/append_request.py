@@ -6,7 +6,7 @@ Source: Kafka's ``ProduceResponse`` and ``ReplicaManager.appendToLocalLog``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError
@@ -42,6 +42,7 @@ class AppendRequest:
         copied: brokers that hold older objects, not recorded in an entry yet; decided with the append.
         after_sequence: the newest append of this producer must have this sequence (-1: it has none), else
             PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues after its last append.
+        when_queued: see ``Ledger.append``.
     """
 
     append: Append
@@ -51,6 +52,7 @@ class AppendRequest:
     deadline_ms: int | None = None
     copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
     after_sequence: int | None = None
+    when_queued: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class LedgerAppend:
 
     def _decide(self) -> Phase:
         left_ms = max(0, self._deadline_ms - self._services.clock.monotonic_ms())
-        outcome = self._ledger.append(self._propose, timeout_ms=left_ms)
+        outcome = self._ledger.append(self._propose, timeout_ms=left_ms, when_queued=self._request.when_queued)
         verdict = self._verdict
         assert verdict is not None
         if verdict.error is not None:

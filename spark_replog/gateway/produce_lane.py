@@ -15,6 +15,7 @@ import random
 import struct
 import threading
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,6 +71,10 @@ FAR_LINGER_MS = 250
 CROWD_LANES = 4
 """From so many lanes on, small batches ride in the entry that their lanes share, also where an object would cost no
 network: each lane would put its own."""
+MEETING_LANES_MAX = THREADS_MAX // 2
+"""Each holds a thread while it waits for the others."""
+MEETING_SECONDS = 1.0
+"""How long an append waits for the others that begin with it; they only have to decode their batches."""
 TIMEOUT_MS_MAX = 120_000
 """Of an append, whatever its clients ask for."""
 PUT_TIMEOUT_MS, STORE_TIMEOUT_MS = 10_000, 20_000
@@ -133,6 +138,31 @@ def lane_key(gateway: Gateway, call: Call, topic: str, acks: int, records: bytes
     return LaneKey(topic, call.principal, client_id, -1 if acks == -1 else 1, max(-1, producer_id))
 
 
+class Meeting:
+    """Lanes that begin at one moment with small batches, and that wait for one another, so that they share one entry.
+
+    Without it, the first of them would have an entry of its own, and those that come while it is written another one.
+    """
+
+    def __init__(self, lanes: Iterable[ProduceLane]) -> None:
+        self._missing = set(lanes)
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def leave(self, lane: ProduceLane) -> None:
+        """Let the others go on without this lane, if they wait for it."""
+        with self._lock:
+            self._missing.discard(lane)
+            if not self._missing:
+                self._is_over.set()
+
+    def attend(self, lane: ProduceLane) -> None:
+        """Wait, with an append that the next entry may carry, until all others have one or left; but not for long."""
+        self.leave(lane)
+        if not self._is_over.wait(MEETING_SECONDS):
+            self._is_over.set()
+
+
 class ProduceLanes:
     """The lanes of a gateway, which exist while batches wait or are written. Belongs to its event loop."""
 
@@ -140,6 +170,7 @@ class ProduceLanes:
         self.gateway = gateway
         cluster = gateway.cluster
         self._lanes: dict[LaneKey, ProduceLane] = {}
+        self._starting: list[ProduceLane] = []
         self.threads = IoPool(lane_threads_max=THREADS_MAX)
         self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start, waits_for_quotas=False)
         self.plans: dict[tuple[str, str], tuple[float, WritePlan]] = {}
@@ -161,6 +192,31 @@ class ProduceLanes:
         """Return whether many lanes are in use."""
         return len(self._lanes) >= CROWD_LANES
 
+    def start_later(self, lane: ProduceLane, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a lane begin an append after the linger: at the same moments as all others, so that they share entries.
+        """
+        linger_seconds = self.linger_ms / 1000
+        if not linger_seconds:
+            loop.call_soon(lane.start, loop)
+            return
+        self._starting.append(lane)
+        if len(self._starting) == 1:
+            loop.call_later(linger_seconds - loop.time() % linger_seconds, self._start_all, loop)
+
+    def _start_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        lanes, self._starting = self._starting, []
+        small: list[ProduceLane] = []
+        for lane in lanes:
+            if lane.waiting_bytes <= INLINE_BYTES_REMOTE:
+                small.append(lane)
+            else:
+                lane.start(loop)
+        for first in range(0, len(small), MEETING_LANES_MAX):
+            members = small[first : first + MEETING_LANES_MAX]
+            meeting = Meeting(members) if len(members) >= CROWD_LANES else None
+            for lane in members:
+                lane.start(loop, meeting)
+
     def forget(self, key: LaneKey) -> None:
         """Drop a lane in which nothing waits."""
         self._lanes.pop(key, None)
@@ -173,6 +229,7 @@ class _Round:
     plan: TopicPlan
     parts: list[ProducePart]
     deadline_ms: float
+    meeting: Meeting | None = None
     throttles_ms: list[int] = field(default_factory=list)
 
 
@@ -201,24 +258,26 @@ class ProduceLane:
         self._waiting.append((part, answer))
         if not self._is_busy:
             self._is_busy = True
-            self._start_later(loop)
+            self._lanes.start_later(self, loop)
         return answer
 
-    def _start_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin an append after the linger: at the same moments in all lanes, so that they share entries."""
-        linger_seconds = self._lanes.linger_ms / 1000
-        if linger_seconds:
-            loop.call_later(linger_seconds - loop.time() % linger_seconds, self._start, loop)
-        else:
-            loop.call_soon(self._start, loop)
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes of the batches that wait, as they were sent."""
+        return sum(len(part.records) for part, _ in self._waiting)
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, meeting: Meeting | None = None) -> None:
+        """Begin an append of what waits.
+
+        Args:
+            meeting: of the lanes that begin with this one.
+        """
         group: list[tuple[ProducePart, asyncio.Future[PartAnswer]]] = []
         size_bytes = 0
         while self._waiting and (not group or size_bytes + len(self._waiting[0][0].records) <= GROUP_BYTES_MAX):
             size_bytes += len(self._waiting[0][0].records)
             group.append(self._waiting.popleft())
-        written = self._lanes.threads.submit(self._write, [part for part, _ in group])
+        written = self._lanes.threads.submit(self._write, [part for part, _ in group], meeting)
 
         def tell(_: object) -> None:
             with suppress(RuntimeError):  # the loop has ended: the gateway waited no longer, and nobody is to be told
@@ -233,20 +292,20 @@ class ProduceLane:
             if not answer.done():
                 answer.set_result(part.answer or PartAnswer(_failed()))
         if self._waiting:
-            self._start_later(loop)
+            self._lanes.start_later(self, loop)
         else:
             self._is_busy = False
             self._lanes.forget(self._key)
 
     # ------------------------------------------------------------------------------------ on a thread
 
-    def _write(self, parts: list[ProducePart]) -> None:
+    def _write(self, parts: list[ProducePart], meeting: Meeting | None) -> None:
         """Append the batches, and answer each."""
         try:
             clock = self._cluster.clock
             timeout_ms = min(TIMEOUT_MS_MAX, max(1_000, *(part.timeout_ms for part in parts)))
             plan = self._plan()
-            made = _Round(plan.topic(self._key.topic), parts, clock.monotonic_ms() + timeout_ms)
+            made = _Round(plan.topic(self._key.topic), parts, clock.monotonic_ms() + timeout_ms, meeting)
             for part in parts:
                 self._read(part, made.plan)
             for number in range(ROUNDS_MAX):
@@ -259,6 +318,8 @@ class ProduceLane:
                 if part.answer is None:
                     part.fail(error)
         finally:
+            if meeting is not None:
+                meeting.leave(self)
             self._lanes.decoded.deallocate(sum(part.memory_bytes for part in parts))
             if any(part.answer is None or part.answer.error is not None for part in parts):
                 self._lanes.plans.pop((self._key.principal, self._key.topic), None)
@@ -336,6 +397,7 @@ class ProduceLane:
             client_id=self._key.client_id,
             random_source=random.Random(),
             on_throttle=made.throttles_ms.append,
+            when_queued=None if made.meeting is None else partial(made.meeting.attend, self),
         )
         is_sequenced = self._key.producer_id >= 0
         batches = [_sequence(made.plan, part) for part in stored] if is_sequenced else []
@@ -349,6 +411,7 @@ class ProduceLane:
         self, plan: WritePlan, made: _Round, parts: list[ProducePart]
     ) -> tuple[list[DataObject], list[ProducePart]]:
         """Put the batches on the replicas; return the objects, and the batches in them."""
+        is_crowded = made.meeting is not None or self._lanes.is_crowded
         writer = TaskWriter(
             plan,
             self._config,
@@ -357,7 +420,7 @@ class ProduceLane:
             batch_id=0,
             task_id=0,
             default_topic=made.plan.name,
-            inline_room=partial(inline_room, self._cluster, INLINE_BYTES_REMOTE if self._lanes.is_crowded else None),
+            inline_room=partial(inline_room, self._cluster, INLINE_BYTES_REMOTE if is_crowded else None),
             clock=self._cluster.clock,
         )
         stored, broken = [], set()

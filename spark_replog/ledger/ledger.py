@@ -357,7 +357,14 @@ class Ledger(Generic[S]):
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int, is_first: bool = False) -> AppendOutcome:
+    def append(
+        self,
+        propose: Callable[[S], Proposed],
+        *,
+        timeout_ms: int,
+        is_first: bool = False,
+        when_queued: Callable[[], object] | None = None,
+    ) -> AppendOutcome:
         """Have one command decided; returns after it is decided AND folded.
 
         Args:
@@ -367,6 +374,8 @@ class Ledger(Generic[S]):
                 done. Its errors are raised here.
             timeout_ms: after this long the caller gets an error.
             is_first: its commands come before those of other callers that share its ENTRY.
+            when_queued: called once the next ENTRY may carry the command, before this caller makes it: it may wait for
+                other callers, so that all share it.
 
         Returns:
             Index and result of this command; index -1 when `propose` returned None.
@@ -383,7 +392,7 @@ class Ledger(Generic[S]):
         if not self._run.has_started:
             with suppress(RetriableError):  # the append below raises it again
                 self.refresh()  # a cold process may read for long: that does not count against timeout_ms
-        request = self._serve(propose, timeout_ms, is_first)
+        request = self._serve(propose, timeout_ms, is_first, when_queued)
         if isinstance(request.answer, PageMissingError) and not request.is_sent:
             self.with_turn(self.restore_decided)
             request = self._serve(propose, timeout_ms, is_first)
@@ -392,7 +401,13 @@ class Ledger(Generic[S]):
         assert request.answer is not None
         return request.answer
 
-    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int, is_first: bool) -> Request:
+    def _serve(
+        self,
+        propose: Callable[[S], Proposed],
+        timeout_ms: int,
+        is_first: bool,
+        when_queued: Callable[[], object] | None = None,
+    ) -> Request:
         """Return an answered request; the caller that drives the core now answers it, or this one drives."""
         end_ms = self._clock.monotonic_ms() + timeout_ms
         request = Request(propose, end_ms, timeout_ms, self.core.rivals.turns_lost, is_first)
@@ -413,6 +428,8 @@ class Ledger(Generic[S]):
         try:
             with self._turns.gate:
                 self._requests.add(request)
+            if when_queued is not None:
+                when_queued()
             self._in_turn(drive, lambda: request.answer is not None, rest_ms)
         except BaseException as error:
             self._leave(request, error)

@@ -11,40 +11,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode
 from spark_replog.monitor.store_monitor import StoreMonitor
 from tests.certificates import Authority
+from tests.gateway_process import GatewayProcess
 from tests.waiting import SECONDS_MAX, wait_until
-
-
-class Process:
-    """A gateway in a process of its own; its address is in the first line that it prints."""
-
-    def __init__(self, store: Path, log: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "spark_replog", "-s", str(store), "gateway", "--listen", "127.0.0.1:0"]
-        environment = {**os.environ, "PYTHONPATH": str(Path(spark_replog.__file__).parents[1])}
-        self._log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen([*command, *arguments], stderr=out, env=environment)
-        wait_until(lambda: "bootstrap.servers=" in self.text or self.process.poll() is not None, lambda: self.text)
-        self.address = self.text.partition("bootstrap.servers=")[2].partition("\n")[0]
-
-    @property
-    def text(self) -> str:
-        return self._log.read_text()
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(SECONDS_MAX)
 
 
 @pytest.fixture
@@ -53,11 +31,11 @@ def start(tmp_path) -> Iterator[object]:
     store, started = tmp_path / "store", []
     init_cluster(str(store))
 
-    def begin(*arguments: str) -> Process:
+    def begin(*arguments: str) -> GatewayProcess:
         create = ("-c", "auto.create.topics.enable=true")
         log = tmp_path / f"gateway-{len(started)}.log"
         settings = (*create, "-c", "num.partitions=8", "-c", "gateway.heartbeat.interval.ms=300")
-        started.append(Process(store, log, *settings, *arguments))
+        started.append(GatewayProcess(store, log, *settings, *arguments))
         return started[-1]
 
     begin.store = store
@@ -233,7 +211,7 @@ def is_served(address: str) -> bool:
     return True
 
 
-def processes(gateway: Process) -> list[tuple[str, int]]:
+def processes(gateway: GatewayProcess) -> list[tuple[str, int]]:
     """Return the address and the number of each process that it says it has started, in their order."""
     return [
         (address, int(number)) for address, number in re.findall(r"gateway at (\S+) is process (\d+)", gateway.text)
