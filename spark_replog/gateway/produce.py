@@ -73,6 +73,7 @@ def _take(gateway: Gateway, call: Call, topic: Any, name: str | None) -> list[as
         key = lane_key(gateway, call, name, acks, item.records or b"")
         topic_id = None if call.version < 13 else topic.topic_id.hex
         part = ProducePart(item.index, item.records or b"", timeout_ms, topic_id)
+        item.records = None  # the lane lets them go once they are decoded
         taken.append(lanes.put(key, part))
     return taken
 

@@ -38,7 +38,7 @@ from spark_replog.errors import (
     unknown_partition,
 )
 from spark_replog.gateway.gateway import Call, Gateway
-from spark_replog.gateway.record_batch import ProducedBatch, decode
+from spark_replog.gateway.record_batch import Buffer, ProducedBatch, decode
 from spark_replog.gateway.sequences import REJUDGED, judge_batches, producer_name
 from spark_replog.ids import TopicId, new_id
 from spark_replog.log.codec.data_object import TYPED_HEADERS, TYPED_TIMESTAMP, array_of
@@ -59,8 +59,8 @@ DECODED_BYTES_MAX = 64 << 20
 """Of the decompressed records of one batch."""
 DECODED_TOTAL_BYTES = 256 << 20
 """Of all decompressed records that are not in the log yet."""
-DECODERS_MAX = 4
-"""Batches that are decompressed at once."""
+DECODERS_MAX = 2
+"""Batches that are decompressed at once: each may take twice `DECODED_BYTES_MAX` meanwhile."""
 MEMORY_WAIT_MS = 10_000
 """How long a batch waits for that memory; then its client is to send it again."""
 PLAN_AGE_MS = 1_000
@@ -101,7 +101,7 @@ class ProducePart:
     """The batch of one partition, as it was sent."""
 
     partition: int
-    records: bytes
+    records: Buffer
     timeout_ms: int
     topic_id: TopicId | None = None
     """That the client means; None: the topic that has the name."""
@@ -113,7 +113,8 @@ class ProducePart:
     """Of the decoded rows."""
 
     def fail(self, error: ReplogError) -> None:
-        """Answer it with an error."""
+        """Answer it with an error, without the frames that it came through: they hold decompressed records."""
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         self.answer = PartAnswer(error)
         self.batch = self.rows = None
 
@@ -129,7 +130,7 @@ class LaneKey(NamedTuple):
     """-1: of no idempotent producer."""
 
 
-def lane_key(gateway: Gateway, call: Call, topic: str, acks: int, records: bytes) -> LaneKey:
+def lane_key(gateway: Gateway, call: Call, topic: str, acks: int, records: Buffer) -> LaneKey:
     """Return the lane of a batch. Clients share one unless there are quotas, which may be by client id."""
     quotas = gateway.cluster.cluster_ledger.ask(lambda state: len(state.quotas))
     is_whole = len(records) >= _PRODUCER_ID_AT + _PRODUCER_ID.size
@@ -193,8 +194,7 @@ class ProduceLanes:
         return len(self._lanes) >= CROWD_LANES
 
     def start_later(self, lane: ProduceLane, loop: asyncio.AbstractEventLoop) -> None:
-        """Let a lane begin an append after the linger: at the same moments as all others, so that they share entries.
-        """
+        """Let a lane begin an append after the linger: at the same moments as all others, so that they share entries."""
         linger_seconds = self.linger_ms / 1000
         if not linger_seconds:
             loop.call_soon(lane.start, loop)

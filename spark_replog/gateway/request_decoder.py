@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.schemas.fields.codegen import CodegenContext
 
@@ -25,6 +26,7 @@ _PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
 _SHIFT = re.compile(r"(_sh\d+) \+= 7")
 _LOOP = re.compile(r"for _idx\d+ in range\((_n\d+)\):")
 _REST = "_BytesIO(bytes(data[pos:]))"
+_BYTES = re.compile(r"= bytes\((data\[pos:pos\+_ln\d+\])\)$")
 _TAGS_END = re.compile(r"pos \+= (_bio\d+)\.tell\(\)")
 
 
@@ -64,6 +66,7 @@ def _decoder(key: int, version: int) -> Callable[[memoryview, int], tuple[Any, i
     flexible = request_class.flexible_version_q(version)
     struct = request_class._struct  # the library has no public way to its compiler
     lines = _CheckedLines()
+    lines.keeps_views = key == ApiKey.Produce
     lines.globs |= {"undecodable": _undecodable}
     lines.lines += ["def _decode(data, pos):", f"    left = {ITEMS_MAX}"]
     kept, struct._data_class = struct._data_class, request_class[None]
@@ -82,7 +85,13 @@ def _undecodable(reason: str) -> None:
 
 
 class _CheckedLines(CodegenContext):  # type: ignore[misc]
-    """Takes the lines of a decoder, and puts checks between them."""
+    """Takes the lines of a decoder, and puts checks between them.
+
+    Attributes:
+        keeps_views: bytes stay where they are, in the request's memory: a producer's may be many.
+    """
+
+    keeps_views = False
 
     def emit(self, indent: str, line: str) -> None:
         text = line.strip()
@@ -96,6 +105,8 @@ class _CheckedLines(CodegenContext):  # type: ignore[misc]
             line = line.replace(_REST, f"_BytesIO(bytes(data[pos:pos + {TAGS_BYTES_MAX}]))")
             super().emit(inner, "left -= 1")
             self._check(inner, "left < 0", f"it has more than {ITEMS_MAX} items")
+        if self.keeps_views:
+            line = _BYTES.sub(r"= \1", line)
         super().emit(indent, line)
         if tags := _TAGS_END.fullmatch(text):
             self._check(inner, f"{tags[1]}.tell() >= {TAGS_BYTES_MAX}", "its tags are too long")

@@ -21,13 +21,12 @@ from kafka.protocol.api_key import ApiKey
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.access import Session, certificate_principal
 from spark_replog.gateway.api_table import API_TABLE, versions_offered
+from spark_replog.gateway.frame_stream import FrameStream
 from spark_replog.gateway.gateway import Call, Gateway
 from spark_replog.gateway.request_decoder import ITEM_BYTES, UndecodableError, decode_request, request_classes
 from spark_replog.logs import Once
 
 _LOG = logging.getLogger(__name__)
-READ_BYTES = 1 << 17
-"""Half of what a connection's buffer holds before its socket is read no further."""
 HEADER_BYTES_MAX = 34_000
 """A header holds a client's id of up to 32,767 bytes, and hardly more."""
 CLOSE_SECONDS = 1.0
@@ -132,12 +131,11 @@ class Connection:
         gateway: Gateway,
         budget: MemoryBudget,
         traffic: Traffic,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        stream: FrameStream,
         principal: str,
     ) -> None:
         self._gateway, self._budget, self._traffic = gateway, budget, traffic
-        self._reader, self._writer = reader, writer
+        self._stream = stream
         limit = gateway.config.max_in_flight_requests
         self._pending: asyncio.Queue[_Pending | None] = asyncio.Queue(limit)
         self._last: _Pending | None = None
@@ -146,8 +144,7 @@ class Connection:
         self._muted_until = 0.0
         self.session = Session(gateway.users, principal)
         self._session_until = asyncio.get_running_loop().time() + self._receive_seconds
-        self.host = host_of(writer)
-        writer.transport.set_write_buffer_limits(high=0)  # so drain waits until all was sent
+        self.host = stream.host
 
     async def serve(self) -> None:
         """Read until the client goes, or sends what has no answer; what was read before is answered."""
@@ -161,10 +158,11 @@ class Connection:
                     if self.session.is_open:
                         await held.take(size_bytes)
                     async with asyncio.timeout(self._receive_seconds):
-                        frame = await self._reader.readexactly(size_bytes)
+                        frame = await self._stream.read(size_bytes)
                     self._traffic.request_count += 1
                     self._traffic.received_bytes += 4 + size_bytes
                     await self._take(frame, held)
+                    del frame  # else it stays while the next one waits for memory
                 except BaseException:
                     held.release()
                     raise
@@ -197,13 +195,13 @@ class Connection:
                 idle_seconds = max(0.0, self._session_until - loop.time())
             try:
                 async with asyncio.timeout(idle_seconds):
-                    prefix = await self._reader.readexactly(4)
+                    size_bytes = await self._stream.read_size()
                 break
             except TimeoutError:
                 if self.session.is_open and self._last is not None and not self._last.gone.is_set():
                     continue  # it waits for us
                 raise _CloseConnectionError(f"it asked nothing for {idle_seconds:.0f} s") from None
-        size_bytes, size_max = int.from_bytes(prefix, "big", signed=True), config.socket_request_max_bytes
+        size_max = config.socket_request_max_bytes
         if not self.session.is_open:
             size_max = min(size_max, config.sasl_server_max_receive_size)
         if not 0 < size_bytes <= size_max:
@@ -227,10 +225,7 @@ class Connection:
     def stop_reading(self) -> None:
         """Read no more requests."""
         self._is_ending.set()
-        transport = self._writer.transport
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what came after an end would be an error
-        self._reader.feed_eof()
+        self._stream.stop_reading()
 
     async def _finish(self, sender: asyncio.Task[None]) -> None:
         """Send the answers to what was read, unless the gateway's own end does not wait for them."""
@@ -238,9 +233,8 @@ class Connection:
             if not sender.cancelling():
                 await self._pending.put(None)
                 await sender
-            self._writer.close()
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._writer.wait_closed()
+                await self._stream.close()
         except (TimeoutError, OSError):
             pass  # it does not say goodbye; all answers were sent
         finally:
@@ -250,9 +244,9 @@ class Connection:
                 if left is not None:
                     left.answer.cancel()
                     left.held.release()
-            self._writer.transport.abort()
+            self._stream.abort()
 
-    async def _take(self, frame: bytes, held: HeldBytes) -> None:
+    async def _take(self, frame: bytearray, held: HeldBytes) -> None:
         """Begin the request of a frame, in its turn: only produce requests begin before the last answer is sent."""
         key = int.from_bytes(frame[:2], "big")
         is_after_all = key != ApiKey.Produce or (self._last is not None and self._last.api_key != ApiKey.Produce)
@@ -277,9 +271,9 @@ class Connection:
                 data = await item.answer
                 if data is not None:
                     self._traffic.sent_bytes += len(data)
-                    self._writer.write(data)
                     async with asyncio.timeout(self._gateway.config.connections_max_idle_ms / 1000):
-                        await self._writer.drain()
+                        await self._stream.write(data)
+                del data  # else it stays while this waits for the next one
                 if self.session.is_refused:
                     self.stop_reading()
             except asyncio.CancelledError:
@@ -302,16 +296,10 @@ class Connection:
             _LOG.error("closing %s: its request %d failed: %r", self.host, api_key, error, exc_info=trace)
         self._is_broken = True
         self.stop_reading()
-        self._writer.transport.abort()
+        self._stream.abort()
 
 
-def host_of(writer: asyncio.StreamWriter) -> str:
-    """Return a client's address without its port."""
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
-
-
-def _decoded(frame: bytes, connection: Connection) -> tuple[Any, Call | None, Callable[..., Any] | None, int]:
+def _decoded(frame: bytearray, connection: Connection) -> tuple[Any, Call | None, Callable[..., Any] | None, int]:
     """Return a request's header, the call with its handler, and its number of items.
 
     There is no call for a version of ApiVersions that is not offered.
@@ -373,19 +361,20 @@ class Server:
 
     async def start(self, **address: Any) -> None:
         """Begin to listen: on a socket (``sock=``), or on ``host=`` and ``port=``."""
-        self._server = await asyncio.start_server(self._connect, limit=READ_BYTES, **address)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FrameStream(self._connect), **address)
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._has_room_for(host_of(writer)):
-            writer.transport.abort()
+    async def _connect(self, stream: FrameStream) -> None:
+        if not self._has_room_for(stream.host):
+            stream.abort()
             return
         try:
-            principal = certificate_principal(writer.get_extra_info("ssl_object")) or self._gateway.principal
+            principal = certificate_principal(stream.ssl_object) or self._gateway.principal
         except ValueError as error:
-            _LOG.warning("closing %s: the name in its certificate cannot be read: %s", host_of(writer), error)
-            writer.transport.abort()
+            _LOG.warning("closing %s: the name in its certificate cannot be read: %s", stream.host, error)
+            stream.abort()
             return
-        connection = Connection(self._gateway, self._budget, self._traffic, reader, writer, principal)
+        connection = Connection(self._gateway, self._budget, self._traffic, stream, principal)
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = connection
