@@ -1,6 +1,7 @@
 """librdkafka at gateways and at a broker of Kafka, in turn: rates, delays, and what the servers compute for them.
 
-    python -m benchmarks.gateway [--rounds 3] [--mb 48] [--bytes 100 1024] [--roots 1 3] [--dir FOLDER] [--without-kafka]
+    python -m benchmarks.gateway [--rounds 3] [--mb 48] [--bytes 100 1024] [--roots 1 3] [--dir FOLDER]
+        [--without-kafka]
 
 Produce: idempotent, acks=all. Consume: for the first time, again (a gateway has the batches in its memory then), and
 from disk, by a new gateway and without pages of the files in memory. Visible: from ``produce`` of one record to its
@@ -18,12 +19,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.bench_session import scratch
 from benchmarks.peers import awake, kafka
@@ -34,14 +36,6 @@ WARM_SAMPLES = 20
 PARTITIONS = 2
 WARM_SHARE = 4
 """A turn begins with a quarter of its rows into a topic of their own."""
-TARGETS = {
-    "produce": (0.6, 0.4),
-    "consume again": (0.6, 0.6),
-    "consume from disk": (0.4, 0.4),
-}
-"""Step -> the least share of Kafka's rate, with one root and with more."""
-VISIBLE_MS_MAX = 12, 60
-"""p50 and p99."""
 QUIET = {"log_level": 3}
 """Clients say nothing of what they repeat, as when a broker has just begun."""
 
@@ -222,13 +216,13 @@ def main() -> None:
         peers = {}
         for roots in options.roots:
             store = init_store(f"{folder}/store-{roots}", roots)
-            peers[f"gateway, {roots} roots"] = Peer(lambda path=store.path: gateway_of(path), Path(store.path))
+            peers[f"gateway, {roots} roots"] = Peer(partial(gateway_of, store.path), Path(store.path))
         if not options.without_kafka:
             address, (pid,) = stack.enter_context(kafka(folder / "kafka", 1, is_fsync=False))
             broker = Server(address, pid)
             with broker_awake(broker):
                 pass  # stopped from here on
-            peers["Kafka"] = Peer(lambda: broker_awake(broker), folder / "kafka")
+            peers["Kafka"] = Peer(partial(broker_awake, broker), folder / "kafka")
         for size_bytes in options.bytes:
             rows = int(options.mb * 1_000_000) // size_bytes
             figures: dict[str, list[dict[str, Figure]]] = {name: [] for name in peers}

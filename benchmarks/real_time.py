@@ -34,11 +34,11 @@ BATCH_MINUTES = 30
 def start_query(spark: SparkSession, address: str, checkpoint: Path) -> Any:
     """Start the copy of one server's topic."""
     server = {"kafka.bootstrap.servers": address}
-    frame = spark.readStream.format("kafka").options(**server).option("subscribe", "in")
-    frame = frame.option("startingOffsets", "earliest").load().selectExpr("key", "upper(cast(value as string)) value")
+    reader = spark.readStream.format("kafka").options(**server).option("subscribe", "in")
+    frame = reader.option("startingOffsets", "earliest").load().selectExpr("key", "upper(cast(value as string)) value")
     writer = frame.writeStream.format("kafka").options(**server).option("topic", "out")
     writer = writer.option("checkpointLocation", str(checkpoint)).outputMode("update")
-    return writer.trigger(realTime=f"{BATCH_MINUTES} minutes").start()
+    return writer.trigger(realTime=f"{BATCH_MINUTES} minutes").start()  # type: ignore[call-overload]
 
 
 class Rows:

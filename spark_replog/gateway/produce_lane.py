@@ -173,7 +173,7 @@ class ProduceLanes:
         self._lanes: dict[LaneKey, ProduceLane] = {}
         self._starting: list[ProduceLane] = []
         self.threads = IoPool(lane_threads_max=THREADS_MAX)
-        self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start, waits_for_quotas=False)
+        self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start)
         self.plans: dict[tuple[str, str], tuple[float, WritePlan]] = {}
         self.decoded = BufferPool(DECODED_TOTAL_BYTES, clock=cluster.clock)
         self.decoders = threading.BoundedSemaphore(DECODERS_MAX)
@@ -194,7 +194,7 @@ class ProduceLanes:
         return len(self._lanes) >= CROWD_LANES
 
     def start_later(self, lane: ProduceLane, loop: asyncio.AbstractEventLoop) -> None:
-        """Let a lane begin an append after the linger: at the same moments as all others, so that they share entries."""
+        """Let a lane begin an append after the linger: at the same moments as others, so that they share entries."""
         linger_seconds = self.linger_ms / 1000
         if not linger_seconds:
             loop.call_soon(lane.start, loop)
