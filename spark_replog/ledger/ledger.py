@@ -58,6 +58,7 @@ STOOD_STILL_MS = 100
 LONG_READ_MS = 2_000
 """A read of journals that takes longer than this logs a warning while it goes on."""
 _MARKS = itertools.count(1)
+Wait = Callable[[], object] | None
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
 
@@ -358,12 +359,7 @@ class Ledger(Generic[S]):
     # -- appending --------------------------------------------------------------------------------
 
     def append(
-        self,
-        propose: Callable[[S], Proposed],
-        *,
-        timeout_ms: int,
-        is_first: bool = False,
-        when_queued: Callable[[], object] | None = None,
+        self, propose: Callable[[S], Proposed], *, timeout_ms: int, is_first: bool = False, when_queued: Wait = None
     ) -> AppendOutcome:
         """Have one command decided; returns after it is decided AND folded.
 
@@ -374,8 +370,7 @@ class Ledger(Generic[S]):
                 done. Its errors are raised here.
             timeout_ms: after this long the caller gets an error.
             is_first: its commands come before those of other callers that share its ENTRY.
-            when_queued: called once the next ENTRY may carry the command, before this caller makes it: it may wait for
-                other callers, so that all share it.
+            when_queued: called once the next ENTRY may carry the command; it may wait for others that are to share it.
 
         Returns:
             Index and result of this command; index -1 when `propose` returned None.
@@ -395,19 +390,13 @@ class Ledger(Generic[S]):
         request = self._serve(propose, timeout_ms, is_first, when_queued)
         if isinstance(request.answer, PageMissingError) and not request.is_sent:
             self.with_turn(self.restore_decided)
-            request = self._serve(propose, timeout_ms, is_first)
+            request = self._serve(propose, timeout_ms, is_first, None)
         if isinstance(request.answer, BaseException):
             raise request.answer
         assert request.answer is not None
         return request.answer
 
-    def _serve(
-        self,
-        propose: Callable[[S], Proposed],
-        timeout_ms: int,
-        is_first: bool,
-        when_queued: Callable[[], object] | None = None,
-    ) -> Request:
+    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int, is_first: bool, when_queued: Wait) -> Request:
         """Return an answered request; the caller that drives the core now answers it, or this one drives."""
         end_ms = self._clock.monotonic_ms() + timeout_ms
         request = Request(propose, end_ms, timeout_ms, self.core.rivals.turns_lost, is_first)
