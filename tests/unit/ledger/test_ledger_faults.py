@@ -82,6 +82,22 @@ def test_group_commit_shares_entries(make_store):
     assert process.ledger.state.applied_index + 1 < 15
 
 
+def test_callers_that_wait_for_each_other_in_the_queue_share_one_entry(make_store):
+    process, count = make_store(3).process(), 20
+    process.append(b"warm")
+    together = threading.Barrier(count)
+    before = process.ledger.state.applied_index
+
+    def append(number: int) -> int:
+        command = b"command %d" % number
+        outcome = process.ledger.append(lambda _: command, timeout_ms=60_000, when_queued=lambda: together.wait(60))
+        return outcome.index
+
+    with ThreadPoolExecutor(count) as pool:
+        assert set(pool.map(append, range(count))) == {before + 1}
+    assert len(process.commands()) == 1 + count
+
+
 @pytest.mark.parametrize("root_count", [1, 3])
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.FAIL_BEFORE])
 def test_lost_answer_of_every_create_applies_once(make_store, root_count, fault):
