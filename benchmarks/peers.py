@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -132,15 +132,27 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _java() -> list[str]:
+def _java(folder: Path) -> list[str]:
     home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
-    return [f"{home}/bin/java" if home else "java", "-Xmx1g", "-cp", f"{jars('broker')}/*"]
+    return [f"{home}/bin/java" if home else "java", "-Xmx1g", "-cp", f"{folder}/*"]
 
 
 @contextmanager
-def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[tuple[str, list[int]]]:
-    """Start a cluster of brokers that are controllers too; yield its addresses and process ids."""
-    base = _java()
+def kafka(
+    folder: Path,
+    brokers: int,
+    *,
+    is_fsync: bool,
+    settings: Mapping[str, object] | None = None,
+    jars_folder: Path | None = None,
+) -> Iterator[tuple[str, list[int]]]:
+    """Start a cluster of brokers that are controllers too; yield its addresses and process ids.
+
+    Args:
+        settings: of each broker, beside what the benchmarks need.
+        jars_folder: where Kafka's jars are; None: the cache of this program.
+    """
+    base = _java(jars_folder or jars("broker"))
     ports = [(_free_port(), _free_port()) for _ in range(brokers)]
     voters = ",".join(f"{number}@127.0.0.1:{control}" for number, (_, control) in enumerate(ports))
     cluster_id = "cmVwbG9nLXBlZXJzLTAwMQ"
@@ -168,12 +180,13 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[tuple[str, 
             lines |= {f"{name}.timeout.ms": 3_600_000 for name in patient} | {"replica.lag.time.max.ms": 3_600_000}
             if is_fsync:
                 lines["log.flush.interval.messages"] = 1
+            lines |= settings or {}
             conf = home / "server.properties"
             conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
             tool = [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(conf)]
             subprocess.run(tool, check=True, capture_output=True)
-            log = (home / "server.log").open("w")
-            processes.append(subprocess.Popen([*base, "kafka.Kafka", str(conf)], stdout=log, stderr=log))
+            with (home / "server.log").open("w") as log:
+                processes.append(subprocess.Popen([*base, "kafka.Kafka", str(conf)], stdout=log, stderr=log))
         deadline = time.monotonic() + 90
         for port, _ in ports:
             while True:
@@ -299,7 +312,7 @@ def kafka_peer(folder: Path, address: str, brokers: int, pids: Sequence[int]) ->
 
     def make(topic: str, partitions: int) -> None:
         tool = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", address, "--create", "--topic", topic]
-        command = [*_java(), *tool, "--partitions", str(partitions), "--replication-factor", str(brokers)]
+        command = [*_java(jars("broker")), *tool, "--partitions", str(partitions), "--replication-factor", str(brokers)]
         subprocess.run(command, check=True, capture_output=True)
 
     return Peer(

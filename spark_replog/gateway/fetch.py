@@ -41,6 +41,8 @@ ANSWER_BYTES_MAX = 8 << 20
 READ_BYTES_MIN = 1 << 20
 """What a read of a partition takes of the store at least, if it is there: the rest is kept for the next request."""
 HAS_RACKS_SINCE = 11
+FETCH_SESSION_ID_NOT_FOUND = 70
+_SESSIONS_SINCE = 7
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 
@@ -73,6 +75,8 @@ async def answer_fetch(gateway: Gateway, call: Call) -> Any:
     A client whose rows are above its quota gets them, and is told how long to wait; its connection is muted as long.
     """
     request, loop = call.request, asyncio.get_running_loop()
+    if call.version >= _SESSIONS_SINCE and request.session_epoch > 0:  # of a session that no gateway gave
+        return FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[])
     until = loop.time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
     topics = await gateway.run(_named, gateway, call)
     waiters = gateway.part(RowWaiters)
@@ -150,6 +154,8 @@ def _looked(gateway: Gateway, call: Call, asked: Asked) -> Asked:
             partition = topic.partitions[wanted.partition]
             high_watermark, log_start = partition.high_watermark, partition.log_start_offset
             code = epoch_error(wanted.current_leader_epoch, partition.leader_epoch)
+            if wanted.last_fetched_epoch > partition.leader_epoch:
+                code = code or int(ErrorCode.OFFSET_OUT_OF_RANGE)  # it is not known where that epoch will begin
         if state.error is not None and state.diverging_offset is None:
             code = code or int(state.error)
         ends = {"high_watermark": high_watermark, "log_start_offset": log_start}

@@ -44,6 +44,8 @@ _ASKS_TWICE_SINCE = 4
 _SKIPS_ASSIGNMENT_SINCE = 9
 _HAS_TOPIC_IDS_SINCE = 10
 """Since this version of OffsetCommit and OffsetFetch topics have ids in place of names."""
+_ABSENT_GROUP_SINCE = 9
+"""Since this version of OffsetCommit a member of a group that is not there is told so."""
 
 
 def group_code(error: BaseException) -> int:
@@ -185,10 +187,9 @@ async def sync_group(gateway: Gateway, call: Call) -> Any:
     given = {item.member_id: bytes(item.assignment) for item in request.assignments}
 
     def check(metadata: GroupMetadata) -> None:
-        if call.version >= 5:
-            asked = request.protocol_type or metadata.protocol_type, request.protocol_name or metadata.protocol
-            if asked != (metadata.protocol_type, metadata.protocol):
-                raise ReplogError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group has another protocol. Join again.")
+        said = request.protocol_type, request.protocol_name
+        if call.version >= 5 and said != (metadata.protocol_type, metadata.protocol):
+            raise ReplogError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group has another protocol. Join again.")
         checked.append(metadata)
 
     checked: list[GroupMetadata] = []
@@ -289,7 +290,10 @@ async def offset_commit(gateway: Gateway, call: Call) -> Any:
             await host.hear(request.group_id, who.member_id, is_written=True)
         codes = {key: 0 if error is None else group_code(error) for key, error in answers.items()}
     except ReplogError as error:
-        codes = dict.fromkeys(offsets, group_code(error))
+        code = group_code(error)
+        if code == ErrorCode.ILLEGAL_GENERATION and call.version >= _ABSENT_GROUP_SINCE:
+            code = await _absent_or(code, host, request.group_id)
+        codes = dict.fromkeys(offsets, code)
     topic_of = OffsetCommitResponse.OffsetCommitResponseTopic
     return OffsetCommitResponse(
         topics=[
@@ -318,6 +322,14 @@ def _named(gateway: Gateway, call: Call, topics: Iterable[Any]) -> list[tuple[An
     with suppress(ReplogError):  # the store is away: the call that follows says it
         gateway.cluster.refresh_if_stale()
     return [(topic, gateway.topic_name(topic.topic_id)) for topic in topics]
+
+
+async def _absent_or(code: int, host: MemberHost, group: str) -> int:
+    """Return GROUP_ID_NOT_FOUND if there is no such group, else the code."""
+    try:
+        return code if await host.newest(group) is not None else int(ErrorCode.GROUP_ID_NOT_FOUND)
+    except ReplogError:
+        return code
 
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]

@@ -160,8 +160,11 @@ class MemberHost:
         with self._waiting(group, member.member_id, member.session_timeout_ms) as hosted:
             metadata = _metadata(await self.newest(group))
             static = metadata.instance(member.instance_id)
-            if not is_new and metadata.member(member.member_id) is None and member.member_id not in self._promised:
-                raise group_error(ErrorCode.UNKNOWN_MEMBER_ID if static is None else ErrorCode.FENCED_INSTANCE_ID)
+            is_known = metadata.member(member.member_id) is not None or member.member_id in self._promised
+            if not is_new and static is None and (member.instance_id or not is_known):
+                raise group_error(ErrorCode.UNKNOWN_MEMBER_ID)
+            if not is_new and not is_known:
+                raise group_error(ErrorCode.FENCED_INSTANCE_ID)
             replaced = static.member_id if static is not None and is_new else ""
             if replaced:
                 stripe = self.stripe(principal, group)

@@ -88,9 +88,8 @@ def _partition(index: int, answer: PartAnswer) -> Any:
             log_start_offset=answer.log_start_offset,
             record_errors=[],
         )
-    record = answer.error.context.get("record", answer.error.context.get("row"))
     text = error_text(answer.error)
-    records = [_Record(batch_index=record, batch_index_error_message=text)] if isinstance(record, int) else []
+    records = [_Record(batch_index=number, batch_index_error_message=text) for number in answer.refused_records]
     return _Partition(
         index=index, error_code=error_code(answer.error), base_offset=-1, record_errors=records, error_message=text
     )
@@ -103,7 +102,8 @@ async def answer_init_producer_id(gateway: Gateway, call: Call) -> Any:
     """
     request = call.request
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), producer_id=-1, producer_epoch=-1)
+        code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
+        return InitProducerIdResponse(error_code=int(code), producer_id=-1, producer_epoch=-1)
     if request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
         return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
     return InitProducerIdResponse(producer_id=secrets.randbits(63), producer_epoch=0)

@@ -94,6 +94,8 @@ class PartAnswer(NamedTuple):
     append_time_ms: int = -1
     log_start_offset: int = -1
     throttle_ms: int = 0
+    refused_records: tuple[int, ...] = ()
+    """Numbers of the records in the batch that the error is about, if it is about single ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,10 +114,15 @@ class ProducePart:
     memory_bytes: int = 0
     """Of the decoded rows."""
 
-    def fail(self, error: ReplogError) -> None:
-        """Answer it with an error, without the frames that it came through: they hold decompressed records."""
+    def fail(self, error: ReplogError, refused_records: tuple[int, ...] = ()) -> None:
+        """Answer it with an error, of these of its records; without the frames that it came through.
+
+        They hold decompressed records.
+        """
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        self.answer = PartAnswer(error)
+        record = error.context.get("record", error.context.get("row"))
+        refused = (record,) if isinstance(record, int) else refused_records
+        self.answer = PartAnswer(error, refused_records=refused)
         self.batch = self.rows = None
 
 
@@ -433,7 +440,7 @@ class ProduceLane:
                     writer.append(part.rows)
                     stored.append(part)
                 except InvalidConfigError as error:  # of its rows: none of them was taken
-                    part.fail(error)
+                    part.fail(error, _refused_records(error, part.rows, made.plan, self._cluster.clock.now_ms()))
                     if self._key.producer_id >= 0:
                         broken.add(part.partition)
             return [item for _, item in writer.close().objects], stored
@@ -484,6 +491,19 @@ def _input_rows(data: pa.RecordBatch, partition: int, plan: TopicPlan) -> pa.Rec
     rows = columns.append_column(TYPED_PARTITION, partitions)
     rows = rows.append_column(TYPED_TIMESTAMP, data.column("timestamp"))
     return rows.append_column(TYPED_HEADERS, data.column("headers")) if "headers" in data.schema.names else rows
+
+
+def _refused_records(error: ReplogError, rows: pa.RecordBatch, plan: TopicPlan, now_ms: int) -> tuple[int, ...]:
+    """Return which rows of a batch a writer has refused; none if the error is not about single ones."""
+    if error.code is ErrorCode.INVALID_RECORD and "key" in rows.schema.names:
+        is_refused = rows.column("key").is_null().to_numpy(zero_copy_only=False)
+    elif error.code is ErrorCode.INVALID_TIMESTAMP:
+        name = "timestamp" if plan.schema is None else TYPED_TIMESTAMP
+        ages_ms = now_ms - rows.column(name).cast(pa.int64()).to_numpy() // 1000
+        is_refused = (ages_ms > plan.timestamp_before_max_ms) | (ages_ms < -plan.timestamp_after_max_ms)
+    else:
+        return ()
+    return tuple(map(int, np.flatnonzero(is_refused)))
 
 
 def _after_refused(partition: int) -> ReplogError:

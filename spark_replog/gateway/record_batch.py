@@ -131,13 +131,17 @@ def decode(records: Buffer, *, bytes_max: int, now_ms: int) -> list[ProducedBatc
     at, left = 0, min(bytes_max, BUFFER_BYTES_MAX - 1)
     while at < len(view) or not batches:
         if len(view) - at < HEADER_BYTES:
-            raise _corrupt(f"{len(view) - at} bytes are too few for a record batch")
+            raise invalid(f"{len(view) - at} bytes hold no record batch. Send a whole batch")
         header = _Header(*_HEADER.unpack_from(view, at))
         size_bytes = header.length + _LENGTH_FROM
+        if not 0 <= header.magic <= MAGIC:
+            raise _corrupt(f"a record batch has format {header.magic}")
         if header.magic != MAGIC:
             raise invalid(f"a record batch has format {header.magic}. Use a client that writes format {MAGIC}")
-        if not HEADER_BYTES <= size_bytes <= len(view) - at:
-            raise _corrupt(f"a record batch claims {header.length} bytes, {len(view) - at - _LENGTH_FROM} follow")
+        if size_bytes < HEADER_BYTES:
+            raise _corrupt(f"a record batch claims {header.length} bytes")
+        if size_bytes > len(view) - at:
+            raise invalid(f"{len(view) - at} of {size_bytes} bytes of a record batch came. Send a whole batch")
         body = view[at : at + size_bytes]
         if (crc := crc32c(body[_CRC_FROM:])) != header.crc:
             raise _corrupt(f"the checksum of a record batch is {crc:08x}, it says {header.crc:08x}")
@@ -178,6 +182,8 @@ def _check_header(header: _Header) -> None:
             ErrorCode.INVALID_TIMESTAMP,
             "a producer may not set append times. Send times of creation; the topic's message.timestamp.type decides.",
         )
+    if header.base_offset != 0:
+        raise invalid(f"a record batch begins with offset {header.base_offset}. Begin with 0: the log gives offsets")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise invalid(
             f"a record batch has {header.record_count} records and {header.last_offset_delta + 1} offsets. Send a "

@@ -224,11 +224,13 @@ def with_field(at: int, form: str, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"", ErrorCode.CORRUPT_MESSAGE),
-        (built(PLAIN)[:-1], ErrorCode.CORRUPT_MESSAGE),
-        (built(PLAIN) + b"\0", ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.INVALID_RECORD),
+        (built(PLAIN)[:-1], ErrorCode.INVALID_RECORD),
+        (built(PLAIN) + b"\0", ErrorCode.INVALID_RECORD),
+        (with_field(0, ">q", 7), ErrorCode.INVALID_RECORD),  # its first offset
         (with_field(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),  # its length
         (with_field(16, ">b", 1), ErrorCode.INVALID_RECORD),  # its format
+        (with_field(16, ">b", 3), ErrorCode.CORRUPT_MESSAGE),  # no format
         (with_field(17, ">I", 1), ErrorCode.CORRUPT_MESSAGE),  # its checksum
         (sealed(with_field(21, ">h", 7)), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (sealed(with_field(21, ">h", 1)), ErrorCode.CORRUPT_MESSAGE),  # not gzip

@@ -6,30 +6,20 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.gateway.batch_cache import BatchCache, CachePlace
 from spark_replog.gateway.record_batch import EncodedBatch
 from tests.gateways import RunningGateway, WireClient, record_batch, records_of
+from tests.wire_requests import fetch_request, list_request, produce_request
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID = 1, 3, 74, 75, 100
-_Topic = FetchRequest.FetchTopic
-
-
-def request(offset: int = 0, *, topic: str = "orders", wait_ms: int = 0, min_bytes: int = 1, bytes_max: int = 1 << 20,
-            epoch: int = -1, partition: int = 0) -> FetchRequest:  # fmt: skip
-    part = _Topic.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max, current_leader_epoch=epoch
-    )
-    topics = [_Topic(topic=topic, partitions=[part])]
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=bytes_max, topics=topics)
 
 
 def fetch(client: WireClient, *arguments: Any, **options: Any) -> Any:
-    answer = client.ask(request(*arguments, **options), 12)
+    answer = client.ask(fetch_request(*arguments, **options), 12)
     assert answer.session_id == 0
     return answer.responses[0].partitions[0]
 
@@ -93,19 +83,17 @@ def test_what_cannot_be_read_has_kafkas_code(gateway, client):
 def test_a_topic_is_read_by_its_id(gateway, client):
     send(gateway, 10)
     for topic_id, code in ((gateway.cluster.lookup("orders").topic_id, 0), ("1" * 32, UNKNOWN_TOPIC_ID)):
-        wanted = request()
-        wanted.topics[0].topic_id = UUID(hex=topic_id)
-        answer = client.ask(wanted, 16).responses[0]
+        answer = client.ask(fetch_request(topic_id=UUID(hex=topic_id)), 16).responses[0]
         assert answer.topic_id == UUID(hex=topic_id)
         assert answer.partitions[0].error_code == code
 
 
 def test_a_waiting_fetch_ends_with_the_first_rows(gateway, client):
     with gateway.client() as producer:
-        client.send(request(wait_ms=100_000), 12)
+        client.send(fetch_request(wait_ms=100_000), 12)
         send(gateway, 10)  # by the same process: no look is needed
         assert offsets_of(client.receive().responses[0].partitions[0]) == [0]
-        client.send(request(1, wait_ms=100_000, min_bytes=4_000), 12)
+        client.send(fetch_request(1, wait_ms=100_000, min_bytes=4_000), 12)
         send(gateway, 10, first=1)
         send(gateway, 9_000, first=2)
         assert offsets_of(client.receive().responses[0].partitions[0]) == [1, 2]
@@ -118,7 +106,7 @@ def test_consumers_at_one_place_cost_one_read(gateway, client):
     objects_read = object_gets(gateway)
     others = [gateway.client() for _ in range(10)]
     for other in others:
-        other.send(request(), 12)
+        other.send(fetch_request(), 12)
     assert [len(offsets_of(other.receive().responses[0].partitions[0])) for other in others] == [20] * 10
     assert object_gets(gateway) == objects_read
     for other in others:
@@ -137,9 +125,7 @@ def test_times_and_ends_of_partitions_are_listed(gateway, client):
             producer.send("timed", b"x", partition=0, timestamp_ms=time_ms).result(60)
 
     def offset_of(time_ms: int, topic: str = "timed") -> tuple[int, int, int]:
-        part = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=time_ms)
-        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])]
-        answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 8).topics[0].partitions[0]
+        answer = client.ask(list_request(time_ms, topic=topic), 8).topics[0].partitions[0]
         return answer.error_code, answer.offset, answer.timestamp
 
     assert offset_of(-1) == (0, 3, -1)
@@ -193,17 +179,13 @@ def test_the_cache_gives_batches_without_a_gap_and_keeps_to_its_bound():
 
 def test_a_store_of_another_process_is_looked_at_while_fetches_wait(gateway, client):
     """Rows that this gateway did not append: here by another view of the store."""
-    client.send(request(wait_ms=100_000), 12)
+    client.send(fetch_request(wait_ms=100_000), 12)
     with Producer(Cluster.open(gateway.cluster.path)) as producer:
         producer.send("orders", b"x", partition=0).result(60)
     assert offsets_of(client.receive().responses[0].partitions[0]) == [0]
 
 
 def test_produced_bytes_come_back_as_they_were(gateway, client):
-    part = ProduceRequest.TopicProduceData.PartitionProduceData(
-        index=0, records=record_batch(b"", None, b"v", key=b"", time_ms=1_234)
-    )
-    data = [ProduceRequest.TopicProduceData(name="orders", partition_data=[part])]
-    sent = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
+    sent = produce_request({0: record_batch(b"", None, b"v", key=b"", time_ms=1_234)})
     assert client.ask(sent, 9).responses[0].partition_responses[0].error_code == 0
     assert records_of(fetch(client).records) == [(0, b"", b""), (1, b"", None), (2, b"", b"v")]

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_replog.gateway import member_host
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_rebalance import kafka_subscription
 from spark_replog.ids import TopicPartition
-from tests.gateways import RunningGateway, WireClient
+from tests.gateways import RunningGateway
+from tests.group_member import ID_REQUIRED, SESSION_MS, Member, subscription
 from tests.unit.client.consumer_setup import Store
 from tests.waiting import wait_until
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, ILLEGAL_GENERATION, INCONSISTENT, INVALID_GROUP = 3, 12, 22, 23, 24
-UNKNOWN_MEMBER, INVALID_TIMEOUT, REBALANCE, NON_EMPTY, NOT_FOUND, ID_REQUIRED, FENCED = 25, 26, 27, 68, 69, 79, 82
+UNKNOWN_MEMBER, INVALID_TIMEOUT, REBALANCE, NON_EMPTY, NOT_FOUND, FENCED = 25, 26, 27, 68, 69, 82
 NOT_AVAILABLE, INVALID_TOPIC, INVALID_REQUEST, SUBSCRIBED, UNKNOWN_TOPIC_ID = 15, 17, 42, 86, 100
-SESSION_MS = 6_000
-WANTS = kafka_subscription(b'{"generation":-1,"owned":{},"topics":["orders"]}')
+WANTS = subscription("orders")
 
 
 @pytest.fixture
@@ -46,94 +37,6 @@ def store(request):
 def gateway(store):
     with RunningGateway(store.cluster) as running:
         yield running
-
-
-@dataclass
-class Member:
-    """A client that speaks the protocol by hand, one connection, as of the newest version."""
-
-    client: WireClient
-    member_id: str = ""
-    instance_id: str | None = None
-    generation: int = -1
-    group: str = "g"
-    version: int = 9
-
-    def ask_to_join(self, data: bytes = WANTS, kind: str = "consumer", session_ms: int = SESSION_MS) -> None:
-        protocols = [JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=data)]
-        request = JoinGroupRequest(
-            group_id=self.group, session_timeout_ms=session_ms, rebalance_timeout_ms=20_000, member_id=self.member_id,
-            group_instance_id=self.instance_id, protocol_type=kind, protocols=protocols,
-        )  # fmt: skip
-        self.client.send(request, self.version)
-
-    def joined(self) -> Any:
-        answer = self.client.receive()
-        if answer.error_code in (0, ID_REQUIRED):
-            self.member_id, self.generation = answer.member_id, answer.generation_id
-        return answer
-
-    def join(self, **more: Any) -> Any:
-        self.ask_to_join(**more)
-        answer = self.joined()
-        if answer.error_code == ID_REQUIRED:
-            self.ask_to_join(**more)
-            answer = self.joined()
-        return answer
-
-    def ask_to_sync(self, **assignments: bytes) -> None:
-        given = [
-            SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id.replace("__", "-"), assignment=data)
-            for member_id, data in assignments.items()
-        ]
-        request = SyncGroupRequest(
-            group_id=self.group, generation_id=self.generation, member_id=self.member_id,
-            group_instance_id=self.instance_id, protocol_type=None, protocol_name=None, assignments=given,
-        )  # fmt: skip
-        self.client.send(request, 5)
-
-    def sync(self, *of: tuple[Member, bytes]) -> Any:
-        self.ask_to_sync(**{member.member_id.replace("-", "__"): data for member, data in of})
-        return self.client.receive()
-
-    def beat(self) -> int:
-        request = HeartbeatRequest(
-            group_id=self.group, generation_id=self.generation, member_id=self.member_id,
-            group_instance_id=self.instance_id,
-        )  # fmt: skip
-        code: int = self.client.ask(request, 4).error_code
-        return code
-
-    def leave(self) -> Any:
-        who = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
-        return self.client.ask(LeaveGroupRequest(group_id=self.group, members=[who]), 5)
-
-    def commit(self, offset: int, metadata: str | None = "", topic: str = "orders", partition: int = 0) -> int:
-        part = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-        )
-        request = OffsetCommitRequest(
-            group_id=self.group, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[part])],
-        )  # fmt: skip
-        code: int = self.client.ask(request, 9).topics[0].partitions[0].error_code
-        return code
-
-    def offsets(self, version: int = 9) -> tuple[int, dict[tuple[str, int], tuple[int, str]]]:
-        topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="orders", partition_indexes=[0, 1])
-        request = OffsetFetchRequest(group_id=self.group, topics=[topic])
-        if version >= 8:
-            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=self.group, topics=None, member_epoch=-1)
-            request = OffsetFetchRequest(groups=[group], require_stable=False)
-        answer = self.client.ask(request, version)
-        if version >= 8:
-            answer = answer.groups[0]
-        return answer.error_code, {
-            (topic.name, part.partition_index): (part.committed_offset, part.metadata)
-            for topic in answer.topics
-            for part in topic.partitions
-        }
 
 
 @pytest.fixture

@@ -6,31 +6,23 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from spark_replog.client.producer import Producer
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from tests.gateways import RunningGateway, Sender, WireClient, record_batch
 from tests.waiting import wait_until
+from tests.wire_requests import fetch_request, produce_request
 
 OUT_OF_ORDER, INVALID_EPOCH, STORAGE_ERROR, UNKNOWN_PRODUCER = 45, 47, 56, 59
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, BAD_ACKS, INVALID_RECORD, UNKNOWN_TOPIC_ID = 2, 3, 10, 21, 87, 100
-_Topic = ProduceRequest.TopicProduceData
-_Part = _Topic.PartitionProduceData
-
-
-def request(batches: dict[int, bytes], topic: str = "orders", acks: int = -1) -> ProduceRequest:
-    parts = [_Part(index=number, records=data) for number, data in batches.items()]
-    data = [_Topic(name=topic, partition_data=parts)]
-    return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=30_000, topic_data=data)
 
 
 def produce(client: WireClient, *arguments: Any, **options: Any) -> dict[int, tuple[int, int]]:
     """Return the error code and the base offset of each partition."""
-    answer = client.ask(request(*arguments, **options), 9)
+    answer = client.ask(produce_request(*arguments, **options), 9)
     return {part.index: (part.error_code, part.base_offset) for part in answer.responses[0].partition_responses}
 
 
@@ -61,7 +53,7 @@ def test_a_batch_is_in_the_log_when_it_is_answered(gateway, client, acks):
 def test_batches_that_wait_together_have_their_own_offsets(gateway, client):
     numbers = range(8)
     for number in numbers:
-        client.send(request({0: record_batch(b"%d" % number, b"-")}), 9)
+        client.send(produce_request({0: record_batch(b"%d" % number, b"-")}), 9)
     offsets = [client.receive(number).responses[0].partition_responses[0].base_offset for number in numbers]
     assert offsets == [2 * number for number in numbers]
     assert values(gateway)[::2] == [b"%d" % number for number in numbers]
@@ -114,7 +106,7 @@ def test_a_batch_after_a_refused_one_of_its_producer_is_a_gap(gateway, client):
     gateway.store.admin().create_topic("small", 1, config={"max.message.bytes": "1000"})
     sender = Sender(5)
     for number, value in enumerate([b"x", b"y" * 2_000, b"z"]):
-        client.send(request({0: record_batch(value, sender=sender, sequence=number)}, topic="small"), 9)
+        client.send(produce_request({0: record_batch(value, sender=sender, sequence=number)}, topic="small"), 9)
     codes = [client.receive(number).responses[0].partition_responses[0].error_code for number in range(3)]
     assert codes == [0, TOO_LARGE, OUT_OF_ORDER]
     assert values(gateway, "small") == [b"x"]
@@ -130,7 +122,7 @@ def test_a_producer_changes_gateways_in_mid_stream(gateway):
         for number in range(3):
             assert produce(here, {0: batches[number]}) == {0: (0, number)}
         for number in range(1, 6):
-            there.send(request({0: batches[number]}), 9)
+            there.send(produce_request({0: batches[number]}), 9)
         offsets = [there.receive(number).responses[0].partition_responses[0] for number in range(1, 6)]
         assert [(part.error_code, part.base_offset) for part in offsets] == [(0, number) for number in range(1, 6)]
         assert produce(here, {0: batches[5]}) == {0: (0, 5)}
@@ -153,7 +145,7 @@ def test_json_becomes_the_columns_of_a_typed_topic(gateway, client):
     good = record_batch(b'{"id":1,"name":"a"}', b'{"id":2}')
     assert produce(client, {0: good}, topic="typed") == {0: (0, 0)}
     for bad in (b'{"name":"b"}', b'{"id":"x"}', b'{"id":3,"other":1}', b"no json", None):
-        answer = client.ask(request({0: record_batch(b'{"id":4}', bad)}, topic="typed"), 9)
+        answer = client.ask(produce_request({0: record_batch(b'{"id":4}', bad)}, topic="typed"), 9)
         part = answer.responses[0].partition_responses[0]
         assert part.error_code == INVALID_RECORD
         assert [record.batch_index for record in part.record_errors] == [1]
@@ -169,15 +161,14 @@ def test_a_topic_with_another_id_gets_no_rows(gateway, client):
     admin.create_topic("orders", 1)
     new = gateway.cluster.lookup("orders").topic_id
     for topic_id, code in ((old, UNKNOWN_TOPIC_ID), (new, 0)):
-        sent = request({0: record_batch(b"x")})
-        sent.topic_data[0].topic_id = UUID(hex=topic_id)
+        sent = produce_request({0: record_batch(b"x")}, topic_id=UUID(hex=topic_id))
         assert client.ask(sent, 13).responses[0].partition_responses[0].error_code == code
     assert values(gateway) == [b"x"]
 
 
 def test_log_append_time_and_the_log_start_are_answered(gateway, client):
     gateway.store.admin().create_topic("timed", 1, config={"message.timestamp.type": "LogAppendTime"})
-    answer = client.ask(request({0: record_batch(b"x", time_ms=1)}, topic="timed"), 9)
+    answer = client.ask(produce_request({0: record_batch(b"x", time_ms=1)}, topic="timed"), 9)
     part = answer.responses[0].partition_responses[0]
     assert part.error_code == 0 and part.log_start_offset == 0
     times = gateway.store.topic("timed").scan().to_arrow().column("timestamp").cast("int64").to_pylist()
@@ -200,7 +191,7 @@ def test_many_idempotent_producers_share_entries(gateway):
         for sequence in range(rounds):
             for number, sender in enumerate(clients):
                 batch = record_batch(b"%d" % number, sender=Sender(100 + number), sequence=sequence)
-                sender.send(request({0: batch}), 9)
+                sender.send(produce_request({0: batch}), 9)
             answers = [sender.receive().responses[0].partition_responses[0] for sender in clients]
             assert [part.error_code for part in answers] == [0] * count
         made = {purpose: number - before.get(purpose, 0) for purpose, number in creates(slow).items()}
@@ -226,9 +217,7 @@ def test_a_store_that_is_away_gives_codes_to_try_again(tmp_path, short_waits):
     with RunningGateway(cluster) as running, running.client() as client:
         root.rename(away)
         assert produce(client, {0: record_batch(b"x")})[0][0] == STORAGE_ERROR
-        part = FetchRequest.FetchTopic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
-        topics = [FetchRequest.FetchTopic(topic="orders", partitions=[part])]
-        fetched = client.ask(FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1_000, topics=topics), 12)
+        fetched = client.ask(fetch_request(wait_ms=1), 12)
         assert fetched.responses[0].partitions[0].error_code == STORAGE_ERROR
         described = client.ask(MetadataRequest(topics=None), 12)
         assert [topic.name for topic in described.topics] == ["orders"]
