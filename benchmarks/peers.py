@@ -132,7 +132,8 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _java(folder: Path) -> list[str]:
+def java(folder: Path) -> list[str]:
+    """Return the beginning of a command that runs a class of a folder of jars."""
     home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
     return [f"{home}/bin/java" if home else "java", "-Xmx1g", "-cp", f"{folder}/*"]
 
@@ -152,7 +153,7 @@ def kafka(
         settings: of each broker, beside what the benchmarks need.
         jars_folder: where Kafka's jars are; None: the cache of this program.
     """
-    base = _java(jars_folder or jars("broker"))
+    base = java(jars_folder or jars("broker"))
     ports = [(_free_port(), _free_port()) for _ in range(brokers)]
     voters = ",".join(f"{number}@127.0.0.1:{control}" for number, (_, control) in enumerate(ports))
     cluster_id = "cmVwbG9nLXBlZXJzLTAwMQ"
@@ -312,7 +313,7 @@ def kafka_peer(folder: Path, address: str, brokers: int, pids: Sequence[int]) ->
 
     def make(topic: str, partitions: int) -> None:
         tool = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", address, "--create", "--topic", topic]
-        command = [*_java(jars("broker")), *tool, "--partitions", str(partitions), "--replication-factor", str(brokers)]
+        command = [*java(jars("broker")), *tool, "--partitions", str(partitions), "--replication-factor", str(brokers)]
         subprocess.run(command, check=True, capture_output=True)
 
     return Peer(

@@ -90,5 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--storms", type=int, default=5, help="long runs of processes whose roots come and go, a minute each"
     )
+    parser.addoption(
+        "--records", type=int, default=100_000, help="what Kafka's producer sends while gateways are killed and stopped"
+    )
     parser.addoption("--first-seed", type=int, default=0, help="the first schedule of the whole system, or storm")
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")

@@ -1,14 +1,20 @@
-"""A gateway as a process."""
+"""A gateway in a process of its own, which a test may kill and stop."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import spark_replog
+from spark_replog.client.store import Store
 from tests.waiting import SECONDS_MAX, wait_until
 
 
@@ -42,3 +48,32 @@ class GatewayProcess:
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.process.wait(SECONDS_MAX)
+
+
+@contextmanager
+def gateway_process(store: Store, port: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a gateway that answers, in a process of its own."""
+    command = [sys.executable, "-m", "spark_replog", "-s", store.path, "gateway", "--listen", f"127.0.0.1:{port}"]
+    command += arguments
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
+        assert process.stderr is not None
+        try:
+            line = process.stderr.readline()
+            assert f"bootstrap.servers=127.0.0.1:{port}" in line, line
+            reading = threading.Thread(target=process.stderr.read, daemon=True)  # or it would wait with its log
+            reading.start()
+            yield process
+        finally:
+            process.kill()
+        reading.join()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, and that no client is given by chance while a gateway is away."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # Linux gives clients ports from 32,768 on
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue

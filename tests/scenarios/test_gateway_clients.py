@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
-import socket
-import subprocess
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -20,11 +15,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from spark_replog.client.store import Store, init_store
+from tests.gateway_process import free_port, gateway_process
 from tests.gateways import RunningGateway
 from tests.waiting import SECONDS_MAX, wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COUNT = 40
+WAITING_MAX = 20_000
+"""Records that a stream has sent and nobody has acknowledged: its client keeps 100,000."""
 HEADERS: list[tuple[str, bytes | None]] = [("trace", b"\x00\x01"), ("empty", b"")]
 Rows = list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]
 
@@ -168,34 +166,15 @@ def test_an_error_of_the_store_reaches_the_client():
 # ------------------------------------------------------------------------------------------ processes
 
 
-@contextmanager
-def gateway_process(store: Store, port: int) -> Iterator[subprocess.Popen[str]]:
-    """Yield a gateway that answers, in a process of its own."""
-    command = [sys.executable, "-m", "spark_replog", "-s", store.path, "gateway", "--listen", f"127.0.0.1:{port}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
-        assert process.stderr is not None
-        try:
-            line = process.stderr.readline()
-            assert f"bootstrap.servers=127.0.0.1:{port}" in line, line
-            yield process
-        finally:
-            process.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 class Stream:
     """An idempotent producer that sends numbers, and notes which of them are acknowledged, where."""
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, *ports: int, **options: Any) -> None:
         servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+        more = {name.replace("_", "."): value for name, value in options.items()}
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 50,
-             "reconnect.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 500}
+             "reconnect.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 500, **more}
         )  # fmt: skip
         self.acked: dict[int, int] = {}
         self.errors: list[Any] = []
@@ -203,7 +182,7 @@ class Stream:
 
     def send_until(self, condition: Callable[[], object]) -> None:
         def more() -> object:
-            for _ in range(100):
+            for _ in range(100 if self._next - len(self.acked) < WAITING_MAX else 0):
                 number = self._next
                 self._producer.produce("orders", b"%d" % number, partition=0, on_delivery=self._noting(number))
                 self._next += 1
@@ -264,3 +243,27 @@ def test_a_gateway_that_ends_answers_what_it_has_read(store):
         before = len(stream.acked)
         stream.send_until(lambda: len(stream.acked) > before + 300)
         stream.check(store)
+
+
+def test_rows_stay_while_one_gateway_is_killed_and_the_other_one_stops(store):
+    """The stopped one finds requests when it wakes whose rows went through the other one meanwhile."""
+    ports, often = (free_port(), free_port()), ("-c", "gateway.heartbeat.interval.ms=300")
+    stream = Stream(*ports, socket_timeout_ms=2_000)
+
+    def go_on() -> None:
+        wanted = len(stream.acked) + 1_000
+        stream.send_until(lambda: len(stream.acked) >= wanted)
+
+    with gateway_process(store, ports[1], *often) as stopped:
+        with gateway_process(store, ports[0], *often) as killed:
+            go_on()
+            killed.kill()
+            go_on()
+        with gateway_process(store, ports[0], *often):
+            stopped.send_signal(signal.SIGSTOP)
+            try:
+                go_on()
+            finally:
+                stopped.send_signal(signal.SIGCONT)
+            go_on()
+            stream.check(store)

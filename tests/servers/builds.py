@@ -149,12 +149,20 @@ def _go(name: str, module: str, version: str) -> Build:
     return Build(f"{name}-{version}", "go", ("go", "install", *_GO_FLAGS, f"{module}@{version}"), _GO)
 
 
-def _go_program(folder: str) -> Build:
-    """Return the build of a program in a folder beside this file; another text of it is another build."""
+def _go_program(folder: str, tests_of: str = "") -> Build:
+    """Return the build of a program in a folder beside this file; another text of it is another build.
+
+    Args:
+        tests_of: a package that the program imports: build the package's own tests instead, as ``{folder}/tests``.
+    """
     source = Path(__file__).with_name(folder)
     digest = zlib.crc32(b"".join(path.read_bytes() for path in sorted(source.iterdir())))
     variables = {**_GO, "GOFLAGS": "-mod=readonly"}
-    return Build(f"{folder}-{digest:08x}", "go", ("go", "-C", str(source), "install", *_GO_FLAGS), variables)
+    name, words = f"{folder}-{digest:08x}", ("go", "-C", str(source))
+    if tests_of:
+        tests = ("test", "-c", *_GO_FLAGS, "-o", "{folder}/tests", tests_of)
+        return Build(f"{name}-tests", "go", (*words, *tests), variables)
+    return Build(name, "go", (*words, "install", *_GO_FLAGS), variables)
 
 
 VERSITYGW = _go("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
@@ -162,6 +170,7 @@ FAKE_GCS = _go("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1"
 MINIO = _go("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
 """Takes minutes to build: tests/servers/conftest.py begins before the first test."""
 FRANZ = _go_program("franz")
+FRANZ_TESTS = _go_program("franz", "github.com/twmb/franz-go/pkg/kgo")
 AZURITE = Build(
     "azurite-3.35.0", "npm", ("npm", "install", "--no-audit", "--no-fund", "--prefix", "{folder}", "azurite@3.35.0")
 )
