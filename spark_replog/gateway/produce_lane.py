@@ -243,7 +243,7 @@ class _Round:
 class ProduceLane:
     """Writes the batches of one kind, one append after another.
 
-    ``put`` and what it starts run on the event loop; ``_write`` and what it calls on one thread at a time.
+    ``put`` and what it starts run on the event loop; ``write`` and what it calls on one thread at a time.
     """
 
     def __init__(self, lanes: ProduceLanes, key: LaneKey) -> None:
@@ -284,7 +284,7 @@ class ProduceLane:
         while self._waiting and (not group or size_bytes + len(self._waiting[0][0].records) <= GROUP_BYTES_MAX):
             size_bytes += len(self._waiting[0][0].records)
             group.append(self._waiting.popleft())
-        written = self._lanes.threads.submit(self._write, [part for part, _ in group], meeting)
+        written = self._lanes.threads.submit(self.write, [part for part, _ in group], meeting)
 
         def tell(_: object) -> None:
             with suppress(RuntimeError):  # the loop has ended: the gateway waited no longer, and nobody is to be told
@@ -306,8 +306,8 @@ class ProduceLane:
 
     # ------------------------------------------------------------------------------------ on a thread
 
-    def _write(self, parts: list[ProducePart], meeting: Meeting | None) -> None:
-        """Append the batches, and answer each."""
+    def write(self, parts: list[ProducePart], meeting: Meeting | None = None) -> None:
+        """Append batches that come together, and answer each; blocks. One call at a time."""
         try:
             clock = self._cluster.clock
             timeout_ms = min(TIMEOUT_MS_MAX, max(1_000, *(part.timeout_ms for part in parts)))
@@ -402,7 +402,7 @@ class ProduceLane:
             self._cluster.clock,
             principal=self._key.principal,
             client_id=self._key.client_id,
-            random_source=random.Random(),
+            random_source=random.SystemRandom(),
             on_throttle=made.throttles_ms.append,
             when_queued=None if made.meeting is None else partial(made.meeting.attend, self),
         )

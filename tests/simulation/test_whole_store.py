@@ -14,12 +14,24 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.gateway import produce_lane
+from spark_replog.ids import new_id
 from spark_replog.ledger import journal_rebuild
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.root import RootState
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.storage.posix_store import PosixStore
-from tests.simulation.whole_store import FAULTS, JOURNALS, POWER, RETURNS, ROOTS, schedule_of, shrunk, violation_of
+from tests.simulation.whole_store import (
+    FAULTS,
+    GATEWAYS,
+    JOURNALS,
+    POWER,
+    RETURNS,
+    ROOTS,
+    schedule_of,
+    shrunk,
+    violation_of,
+)
 
 SHARE = 1000
 FEW = {"faults": 5, "returns": 2, "journals": 2}
@@ -27,6 +39,7 @@ FEW = {"faults": 5, "returns": 2, "journals": 2}
 LEAST = {
     "power": (POWER, {"killed": 3, "power cuts": 1.5, "batches APPLIED": 2, "batches DUPLICATE": 0.2, "reads": 5}),
     "roots": (ROOTS, {"outages": 0.7, "lost roots": 0.1, "rebuilt roots": 0.1, "snapshots": 0.7, "reads": 4}),
+    "gateways": (GATEWAYS, {"killed": 3, "batches sent once": 1, "batches sent again": 0.4, "reads": 4}),
     "returns": (RETURNS, {"replaced outages": 1, "went on": 1}),
     "journals": (JOURNALS, {"lost journals": 2, "batches APPLIED": 3}),
     "faults": (FAULTS, {"lost roots": 0.5, "reads": 2}),
@@ -104,6 +117,9 @@ VARIANTS = {
     ),
     "a journal that ends before what a snapshot names is taken for whole": Variant(
         ((RootState, "is_cut_short", always(False)),), "journals", 1, "a write succeeds while roots"
+    ),
+    "a gateway appends a producer's batches under a name of its own": Variant(
+        ((produce_lane, "producer_name", lambda _: new_id()),), "gateways", 0, "is refused"
     ),
     "a reader acts on a name that is not durable": Variant(
         ((PosixStore, "_settle", always(None)),), "power", 36, "offset 6 of first was"

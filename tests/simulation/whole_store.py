@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import get_ident
@@ -34,8 +35,12 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config.gateway import GatewayConfig
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.gateway.gateway import Gateway
+from spark_replog.gateway.placement import Node
+from spark_replog.gateway.produce_lane import LaneKey, ProduceLane, ProduceLanes, ProducePart
 from spark_replog.ledger.root import Completion, Create, Operation
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
@@ -43,6 +48,7 @@ from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.io_pool import IO_POOL, IoPool
 from spark_replog.write.task_writer import TaskWriter
+from tests.gateways import Sender, record_batch
 from tests.power_cuts import PowerCuts, draw
 
 BROKERS = (0, 1, 2)
@@ -57,6 +63,8 @@ MEANWHILE_MAX = 4
 LINKS = (0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 7, 9)
 """At which link a process dies; 0: at none. A write's entry is its 4th, or its 7th after a claim."""
 TIMEOUT_MS = 5_000
+SEQUENCES = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNKNOWN_PRODUCER_ID
+"""What no batch is told that follows those which were acknowledged."""
 ATTEMPTS_MAX = 4
 """How often a user tries until it works."""
 ROUNDS = 2
@@ -70,6 +78,18 @@ class Violation(Exception):
 
 class Killed(BaseException):
     """The process is gone."""
+
+
+@dataclass
+class Client:
+    """An idempotent producer of Kafka's, which sends to one topic, through any gateway."""
+
+    id: int
+    sequence: int = 0
+    values: tuple[bytes, ...] = ()
+    """What it has sent and nobody has acknowledged."""
+    end_offset: int = 0
+    """Behind the last row that was acknowledged."""
 
 
 class Step(NamedTuple):
@@ -117,6 +137,7 @@ class World:
         self._batches: dict[str, tuple[int, tuple[bytes, ...]]] = {}
         self._rightful: dict[str, tuple[int, tuple[bytes, ...]]] = {}
         """Of queries whose checkpoint was set back: what they go on with once that was noticed."""
+        self._clients: dict[str, Client] = {}
         self.deadliness = 1.0  # how many of the steps whose process may die
         self._attempts = 0
         self._creates_left = 0
@@ -300,6 +321,41 @@ class World:
         self._told.setdefault(name, set()).update(values)
         self._batches[query] = batch + 1, ()
         self._rightful.pop(query, None)
+
+    def produce(self, number: int) -> None:
+        """Send the next batch of an idempotent producer through a gateway, or the last one again until it is told."""
+        if not self._rows:
+            self.topic(number)
+        name = self.rng.choice(sorted(self._rows))
+        client = self._clients.setdefault(name, Client(len(self._clients)))
+        is_again = bool(client.values)
+        if not is_again:
+            numbers = range(client.sequence, client.sequence + self.rng.randint(1, 3))
+            client.values = tuple(b"%s-client %d" % (name.encode(), at) for at in numbers)
+        cluster = self._cluster(number)
+        gateway = Gateway(cluster, GatewayConfig(), Node(number, "127.0.0.1", 1))
+        lanes = gateway.part(ProduceLanes)
+        lanes.manager = ReplicaManager(cluster)  # nothing runs beside it
+        lane = ProduceLane(lanes, LaneKey(name, gateway.principal, "gateway", -1, client.id))
+        batch = record_batch(*client.values, sender=Sender(client.id), sequence=client.sequence)
+        part = ProducePart(0, batch, TIMEOUT_MS)
+        lane.write([part])
+        if self._is_dying:
+            raise Killed  # before it could tell anyone
+        assert part.answer is not None
+        error, base = part.answer.error, part.answer.base_offset
+        if error is not None and error.code in SEQUENCES:
+            raise Violation(f"a batch of {client} is refused: {error}") from error
+        if error is not None:
+            raise error
+        if base < client.end_offset:
+            raise Violation(f"a batch of {client} is at {base}, before what it sent earlier")
+        self.count("batches sent again" if is_again else "batches sent once")
+        self._rows[name].update(enumerate(client.values, base))
+        self._told.setdefault(name, set()).update(client.values)
+        client.sequence += len(client.values)
+        client.end_offset = base + len(client.values)
+        client.values = ()
 
     def set_back(self, number: int) -> None:
         """Restore an older checkpoint of a query: it numbers new rows as rows that it has written already."""
@@ -522,6 +578,11 @@ FAULTS = {
 checkpoints that are set back."""
 JOURNALS = {"write": 1, "lose_journals": 1}
 """Only writes, and journals that are lost on two roots or on all."""
+GATEWAYS = {
+    "produce": 40, "write": 4, "read": 8, "topic": 3, "snapshot": 8, "coordinate": 4, "power_cut": 8,
+    "leave": 6, "come_back": 6,
+}  # fmt: skip
+"""Kafka's producers at gateways that are killed, with roots that go and come back."""
 RETURNS = {"replace": 1}
 """Only roots that come back while others go."""
 WITH = {
