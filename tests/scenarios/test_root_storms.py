@@ -26,6 +26,7 @@ from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.maintenance.journal_scrub import scrub_journals
+from tests.gateway_process import free_port
 from tests.scenarios.storming import PARTITIONS, TOPIC
 from tests.waiting import wait_until
 
@@ -89,6 +90,8 @@ class Storm:
     def __init__(self, folder: Path, seed: int) -> None:
         self.path, self.rng, self.counts = folder / "store", Random(seed), Counter[str]()
         self._folder, self._lock = folder, threading.Lock()
+        self._address = f"127.0.0.1:{free_port()}"
+        """Of the gateway, and of the one that takes its place."""
         self.sent: set[str] = set()
         self.told: dict[tuple[int, int], str] = {}
         self.read: dict[tuple[int, int], str] = {}
@@ -108,6 +111,10 @@ class Storm:
         command = ["tests.scenarios.storming", str(self.path), role, name]
         if role == "coordinator":
             command = ["spark_replog", "-s", str(self.path), *COORDINATOR]
+        elif role == "gateway":
+            command = ["spark_replog", "-s", str(self.path), "gateway", "--listen", self._address]
+        elif role == "client":
+            command[1] = self._address
         self.processes.append(Process(role, command, self._folder / f"{name}.log", self._take))
 
     def _take(self, said: dict) -> int:
@@ -126,7 +133,7 @@ class Storm:
 
     def go_on(self) -> None:
         """Wait until each producer was told of more rows, and consumers have read more."""
-        before = {producer: producer.row_count + ROWS_MIN for producer in self._awake("producer")}
+        before = {producer: producer.row_count + ROWS_MIN for producer in self._awake(*WRITERS)}
         read_before = sum(process.row_count for process in self.processes if process.role == "consumer")
 
         def has_gone_on() -> bool:
@@ -271,7 +278,7 @@ class Storm:
     def end(self) -> None:
         """End the processes; look at all rows, with all roots and without each one."""
         self.wake()
-        for process in self._awake("producer"):
+        for process in self._awake(*WRITERS):
             self.processes.remove(process)
             process.end()
         rows = self.check()
@@ -333,14 +340,18 @@ class Storm:
                     self._take({"sent": [value], "told": [[where.partition, where.offset, value]]})
 
 
-ROLES = ("producer", "consumer", "coordinator")
+WRITERS = ("producer", "client")
+"""``client``: of Kafka's, which needs a ``gateway``."""
+ROLES = (*WRITERS, "consumer", "coordinator", "gateway")
 
 
 def run_storm(folder: Path, seed: int, *steps: str, is_long: bool = False) -> Counter[str]:
-    """Let these things happen one after the other; return what did."""
+    """Let these things happen one after the other; return what did. Kafka's protocol takes part in long ones."""
     storm = Storm(folder, seed)
     try:
-        for role in (*ROLES, "producer"):
+        for role in ("gateway", *WRITERS, "consumer", "coordinator", "producer"):
+            if not is_long and role in ("client", "gateway"):
+                continue
             storm.start(role)
         storm.go_on()
         for step in steps:
