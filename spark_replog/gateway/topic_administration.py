@@ -36,7 +36,9 @@ from spark_replog.health.store import TopicDescription
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 
-TIMEOUT_MS_MAX = 60_000
+TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 30_000, 60_000
+"""Of a change, whatever a client asks for: one that gives no time would be told of every change that its end is not
+known."""
 BY_DEFAULT = -1
 """As a number of partitions or replicas: what the gateway, or the store, takes by default."""
 UNKNOWN_SIZE = -1
@@ -52,7 +54,7 @@ def problem_of(error: ReplogError | None) -> dict[str, Any]:
 
 def controller(gateway: Gateway, call: Call, timeout_ms: int = TIMEOUT_MS_MAX) -> Controller:
     """Return the administration of topics in the name of the client."""
-    return Controller(gateway.cluster, call.principal, timeout_ms=min(max(timeout_ms, 1), TIMEOUT_MS_MAX))
+    return Controller(gateway.cluster, call.principal, timeout_ms=min(max(timeout_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX))
 
 
 # -------------------------------------------------------------------------------------------------------- topics

@@ -19,6 +19,7 @@ from kafka.protocol.admin import (
 )
 
 from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.gateway.configs import incremental_changes
 from spark_replog.gateway.metadata import topic_uuid
@@ -201,6 +202,16 @@ def test_acls_that_no_log_can_check_are_refused(client):
     assert (answer.error_code, answer.resources) == (0, [])
     ask.operation = 0
     assert client.ask(ask, 3).error_code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 1])
+def test_a_client_that_gives_no_time_has_its_topic(tmp_path, timeout_ms):
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="orders", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    with RunningGateway(init_cluster(str(tmp_path / "store"), 3)) as gateway, gateway.client() as client:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
+        assert client.ask(request, 7).topics[0].error_code == 0
 
 
 def operation(name: str, how: int, value: str | None = None) -> Any:
