@@ -180,7 +180,7 @@ class ProduceLanes:
         self._lanes: dict[LaneKey, ProduceLane] = {}
         self._starting: list[ProduceLane] = []
         self.threads = IoPool(lane_threads_max=THREADS_MAX)
-        self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start)
+        self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start, waits_for_quotas=False)
         self.plans: dict[tuple[str, str], tuple[float, WritePlan]] = {}
         self.decoded = BufferPool(DECODED_TOTAL_BYTES, clock=cluster.clock)
         self.decoders = threading.BoundedSemaphore(DECODERS_MAX)
