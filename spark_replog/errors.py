@@ -119,6 +119,10 @@ class ErrorCode(IntEnum):
     REPLOG_CONCURRENT_ACCESS = 1073
     REPLOG_TABLE_MISMATCH = 1080
     REPLOG_TABLE_FAILED = 1081
+    REPLOG_MIRRORED_TOPIC = 1090
+    REPLOG_MIRROR_MISMATCH = 1091
+    REPLOG_MIRROR_LOST = 1092
+    REPLOG_MIRROR_SOURCE = 1093
 
 
 def _rebuild(cls: type[ReplogError], args: tuple[object, ...], state: dict[str, object]) -> ReplogError:

@@ -9,7 +9,7 @@ Source of the order of checks and of the codes: Kafka's ``ReplicationControlMana
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ from spark_replog.log.model import (
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
+    MirrorSet,
     Outcome,
     PartitionsAdd,
     TopicInit,
@@ -57,6 +58,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOf:
+    """What a new topic is a mirror of.
+
+    Attributes:
+        source: names it; a mirror of anything else is refused.
+        starts: the offset at which each partition begins.
+    """
+
+    source: str
+    starts: tuple[int, ...] = ()
 
 
 class Controller(Admin):
@@ -92,21 +106,22 @@ class Controller(Admin):
         start_index: int | None = None,
         assignment: Sequence[Sequence[BrokerId]] | None = None,
         validate_only: bool = False,
+        mirror: MirrorOf | None = None,
     ) -> TopicDescription:
         """Create a topic. Checks run in Kafka's order, before anything is changed.
 
         Args:
             name: 1 to 249 characters of a-z A-Z 0-9 . _ -.
-            partitions: at least 1; None: 1.
-            replicas: copies; None: min(3, brokers).
+            partitions, replicas: None: 1, and min(3, brokers).
             config: topic settings by Kafka's dotted names.
             ledger_name: topics of one ledger commit atomically together; None: its own.
             if_not_exists: return the existing topic as it is.
             schema: the columns of a typed topic's rows, as Arrow fields or Spark's DDL; None: rows are bytes.
-            key: names of the columns that choose the partition; they become NOT NULL. Only with a schema.
-            start_index: where the first leader goes; None: random.
+            key: names of its columns that choose the partition; they become NOT NULL.
+            start_index: of the first leader; None: random.
             assignment: per partition the replicas, preferred leader first, instead of counts.
-            validate_only: check everything and change nothing; return the topic as it would be.
+            validate_only: check everything, change nothing, and return the topic as it would be.
+            mirror: whose offsets its rows will have; only a mirror may write.
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
@@ -121,13 +136,12 @@ class Controller(Admin):
             self._authorizer.require_create(name)
         existing = self._live_handle(name)
         if existing is not None:
-            if if_not_exists:
-                topic = self._describe(name)
-                self._make_folders(existing.ledger_id, {root for part in topic.partitions for root in part.replicas})
-                return topic
-            raise topic_rules.already_exists(name)
-        with self._cluster.cluster_ledger.lock:
-            topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
+            if not if_not_exists:
+                raise topic_rules.already_exists(name)
+            topic = self._describe(name)
+            self._make_folders(existing.ledger_id, {root for part in topic.partitions for root in part.replicas})
+            return topic
+        self._cluster.cluster_ledger.ask(lambda state: topic_rules.check_collision(name, state.topics))
         settings = _validated_config(config or {})
         columns = topic_rules.checked_schema(schema, key)
         topic_rules.check_compaction(columns, read_topic_config(dict(settings)))
@@ -137,7 +151,7 @@ class Controller(Admin):
             return would_be(name, placed, settings, columns)
         ledger_id = self._register_ledger(ledger_name)
         away = self._make_folders(ledger_id, {broker for row in placed for broker in row})
-        topic_id = self._init_topic(ledger_id, TopicInit(new_id(), name, placed, settings, columns), away)
+        topic_id = self._init_topic(ledger_id, TopicInit(new_id(), name, placed, settings, columns), away, mirror)
         try:
             winner = self._publish(TopicHandle(name, topic_id, ledger_id))
         except InvalidConfigError:  # a colliding name was first: a topic without a name could not be deleted
@@ -145,8 +159,8 @@ class Controller(Admin):
             raise
         if winner != topic_id:
             self._close(self._cluster.topic_ledger(ledger_id), topic_id)
-            if not if_not_exists:
-                raise topic_rules.already_exists(name)
+        if winner != topic_id and not if_not_exists:
+            raise topic_rules.already_exists(name)
         return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
@@ -268,6 +282,24 @@ class Controller(Admin):
             ledger.ask(propose)
         else:
             self._decide(ledger, propose)
+        return self._describe(name)
+
+    def promote(self, name: str) -> TopicDescription:
+        """End the mirroring of a topic for good: ordinary writers go on at its ends, with dense offsets.
+
+        Raises:
+            InvalidConfigError: REPLOG_MIRRORED_TOPIC: the topic is no mirror.
+        """
+        self._require_topic(AclOperation.ALTER, name)
+        handle, ledger = self._open(name)
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            if not live_topic(state, handle.topic_id).mirror:
+                text = f"topic '{name}' is no mirror: ordinary programs write to it already. Nothing was changed."
+                raise InvalidConfigError(ErrorCode.REPLOG_MIRRORED_TOPIC, text, topic=name)
+            return (encode_command(MirrorSet(handle.topic_id, "")),)
+
+        self._decide(ledger, propose)
         return self._describe(name)
 
     def schema_history(self, name: str) -> tuple[RowSchema, ...]:
@@ -479,13 +511,16 @@ class Controller(Admin):
         brokers = self._cluster.brokers
         return make_ledger_folders(brokers, ledger_id, data_brokers.union(brokers.metadata_broker_ids)) & data_brokers
 
-    def _init_topic(self, ledger_id: LedgerId, made: TopicInit, away: set[BrokerId]) -> TopicId:
+    def _init_topic(
+        self, ledger_id: LedgerId, made: TopicInit, away: set[BrokerId], mirror: MirrorOf | None
+    ) -> TopicId:
         """Write the topic to its ledger; brokers that are away start out of sync."""
         fenced, now_ms = self._fenced(), self._cluster.clock.now_ms()
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             commands = create_topic(state, made, fenced=fenced, away=away, now_ms=now_ms)
-            return tuple(map(encode_command, commands))
+            begun = [] if mirror is None else [MirrorSet(made.topic_id, mirror.source, mirror.starts)]
+            return tuple(map(encode_command, [*commands, *begun]))
 
         ledger = self._cluster.topic_ledger(ledger_id)
         self._settle_fences(ledger, fenced)

@@ -303,6 +303,27 @@ def trim(name: str, partition: int, where: str, yes: bool) -> int:
     return emit(items, text)
 
 
+@topic.command("promote", examples=["topic promote orders --yes"])
+@_name
+@yes_flag
+def promote(name: str, yes: bool) -> int:
+    """End the mirroring of a topic for good: ordinary programs write to it from then on.
+
+    Their rows follow those of the mirror, with dense offsets. Let `replog mirror` copy the last rows first.
+    """
+    confirm(yes, f"End the mirroring of {name} for good?")
+    controller = _controller()
+
+    def act(topic_name: str) -> dict[str, Any]:
+        description = controller.promote(topic_name)
+        ends = {str(part.partition): part.log_end_offset for part in description.partitions}
+        return {"topic": topic_name, "ends": ends, "ok": True}
+
+    items = act_on_each("topic", (name,), act)
+    ends = ", ".join(f"{number} from {end}" for number, end in items[0].get("ends", {}).items())
+    return emit(items, f"topic {name}: ordinary programs may write now; partition {ends}" if items[0]["ok"] else "")
+
+
 @topic.command("compact", examples=["topic compact orders", "topic compact orders --partitions 0,1"])
 @_name
 @click.option("--partitions", metavar="P,P", help="Only these partitions.")

@@ -184,6 +184,7 @@ def topic_item(topic: TopicDescription) -> Item:
         "partitions": [item_of(part, keys) for part in topic.partitions],
         "config": dict(sorted(topic.config.items())),
         **schema_item(topic),
+        "mirror": topic.mirror or None,
         **item_of(topic, "rows=row_count bytes=size_bytes lastAppendMs"),
         "ok": True,
     }

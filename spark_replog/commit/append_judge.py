@@ -42,6 +42,7 @@ from spark_replog.log.model import (
     HoldersAdd,
     IdentityKind,
     IsrChange,
+    MirrorAppend,
     Outcome,
     SequencedAppend,
 )
@@ -253,7 +254,7 @@ class AppendJudge:
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
-        unwritable = _find_unwritable(state, allowed)
+        unwritable = _find_unwritable(state, allowed, is_mirror=isinstance(append, MirrorAppend))
         if unwritable:
             append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
@@ -452,7 +453,9 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
     return replace(append, objects=tuple(objects))
 
 
-def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKey]) -> dict[PartitionKey, ReplogError]:
+def _find_unwritable(
+    state: TopicLedgerState, partitions: Collection[PartitionKey], *, is_mirror: bool
+) -> dict[PartitionKey, ReplogError]:
     """Return the partitions that cannot be written, each with its error."""
     refused: dict[PartitionKey, ReplogError] = {}
     for key in partitions:
@@ -463,6 +466,9 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
             refused[key] = refusal(Outcome.UNKNOWN_TOPIC, detail, topic_id=topic_id)
         elif topic.closed:
             refused[key] = refusal(Outcome.TOPIC_CLOSED, f"topic '{topic.name}'", topic=topic.name)
+        elif topic.mirror and not is_mirror:
+            detail = f"topic '{topic.name}' is a mirror of {topic.mirror}"
+            refused[key] = refusal(Outcome.MIRRORED, detail, topic=topic.name)
         elif topic.name in INTERNAL_TOPICS:
             refused[key] = InvalidConfigError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

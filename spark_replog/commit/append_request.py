@@ -175,6 +175,17 @@ _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
         "(each write of one foreachBatch needs one). If it is a repeat whose rows differ each time, set "
         "onCheckpointReset=skip for this run: it drops them.",
     ),
+    Outcome.MIRRORED: (
+        InvalidConfigError,
+        ErrorCode.REPLOG_MIRRORED_TOPIC,
+        "{}. Nothing was written. Only `replog mirror` writes to a mirrored topic: write to another one, or end its "
+        "mirroring for good with `replog topic promote NAME`.",
+    ),
+    Outcome.NOT_NEXT: (
+        FencedError,
+        ErrorCode.PRODUCER_FENCED,
+        "{}: another mirror appended meanwhile, or rows were cut. Nothing was written. Go on from the log's end.",
+    ),
     Outcome.OLD_EPOCH: (FencedError, ErrorCode.INVALID_PRODUCER_EPOCH, "{}. Close this producer and open a new one."),
     Outcome.OUT_OF_SEQUENCE: (
         InvalidConfigError,

@@ -28,7 +28,8 @@ class Lag(NamedTuple):
     """What a reader has not read of one partition.
 
     Attributes:
-        lag: high watermark - position; counted from the position even below the log start. None without a position.
+        lag: unread rows: high watermark - position, less the gaps of a mirrored topic; counted from the position even
+            below the log start. None without a position.
         lag_ms: how long the oldest unread row has been in the log, by the time of its entry; 0 without a lag.
             Compaction gives all rows of a section the newest of their times, so the value may be too small by at most
             the time that the section spans.
@@ -86,7 +87,10 @@ def lag_of(
     lag_ms = 0 if section is None else now_ms - min(now_ms, section.append_time_ms)
     share = None if section is None else _retention_share(topic, log, section, size_bytes, now_ms)
     pace = _pace(state, topic_id, partition, history)
-    return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace, now_ms)
+    lag = end - position
+    if state.has_gaps:
+        lag = first - position + log.end_within_rows(first, end, lag)[1]
+    return Lag(start, end, lag, lag_ms, size_bytes, share, *pace, now_ms)
 
 
 def first_append_times(state: TopicLedgerState, topic_id: TopicId) -> list[int | None]:

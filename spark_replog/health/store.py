@@ -89,6 +89,8 @@ class TopicDescription:
     traffic: Traffic = NO_TRAFFIC
     schemas: tuple[RowSchema, ...] = ()
     """The versions of a typed topic's columns, in order; none: rows have a key and a value."""
+    mirror: str = ""
+    """What it is a mirror of; '': ordinary programs write to it."""
 
     @property
     def schema(self) -> RowSchema | None:
@@ -151,7 +153,8 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
         for number, partition in enumerate(topic.partitions)
     )
     traffic = state.traffic.get(topic_id, NO_TRAFFIC)
-    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic, topic.schemas)
+    schemas, mirror = topic.schemas, topic.mirror
+    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic, schemas, mirror)
 
 
 def held_until_ms(partition: PartitionState, config: TopicConfig, now_ms: int) -> int | None:

@@ -52,6 +52,12 @@ def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, 
             return _append_words(command, topic_names)
         case GroupRecords():
             return _group_words(command)
+        case model.LogExtend():
+            where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
+            return f"mirrored {where} ends at offset {command.log_end_offset}, after offsets without rows"
+        case model.MirrorSet():
+            where = _topic(command.topic_id, topic_names)
+            return f"topic {where} is a mirror of {command.source}" if command.source else f"promotes topic {where}"
         case model.Replace():
             where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
             span = f"{command.first_offset} to {command.end_offset}"

@@ -161,6 +161,52 @@ class SequencedAppend(Append):
 
 
 @dataclass(frozen=True, slots=True)
+class MirrorAppend(Append):
+    """Rows of a mirrored topic at the offsets that they have at their source, which may have gaps.
+
+    Applied only where each partition ends where it follows, so that the log's own end is the mirror's position.
+    """
+
+    follows: tuple[int, ...]
+    """Of each partition, in the order of `row_counts`: the log end that its rows come after."""
+    ends: tuple[int, ...]
+    """Of each section, in order: where the offsets that it spans end. The next one of its partition begins there."""
+    is_append_time: bool = False
+    """Whether the rows' times are those of their append at the source (LogAppendTime): they are stored, as others."""
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the offsets [first, end) that each section spans, in order."""
+        ends = dict(zip(self.row_counts, self.follows, strict=True))
+        sections = (section for item in self.objects for section in item.sections)
+        spans = []
+        for section, end in zip(sections, self.ends, strict=True):
+            place = (section.topic_id, section.partition)
+            spans.append((ends[place], end))
+            ends[place] = end
+        return spans
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSet:
+    """Makes an empty topic a mirrored one, or (source '') ends that: ordinary writers go on at its ends."""
+
+    topic_id: str
+    source: str
+    """What is mirrored, so that nothing else is mixed in; '' ends it."""
+    starts: tuple[int, ...] = ()
+    """The offset at which each partition begins; partitions without one begin at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorAdvance:
+    """Moves the ends of partitions of a mirrored topic that hold no row: the source has none up to there."""
+
+    topic_id: str
+    ends: tuple[tuple[int, int, int], ...]
+    """(partition, log end that it has, new log end)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerInit:
     """An instance of a program claims a `transactional.id`; applied only if `epoch` is the next one."""
 
@@ -255,6 +301,23 @@ class Replace:
     """Sections of this partition only; each spans the offsets up to the next one's base, and may hold fewer rows."""
     base_offsets: tuple[int, ...]
     """Of the outputs' sections, in order; the first is `first_offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtend(Replace):
+    """Moves the end of a mirrored partition: its last sections are replaced by others that span more offsets.
+
+    The source has no rows there: markers of transactions, aborted or compacted rows.
+    """
+
+    log_end_offset: int
+    """The new log end; `end_offset` is the one that the partition has."""
+
+    @classmethod
+    def of(cls, command: Replace, log_end_offset: int) -> LogExtend:
+        """Return the extension that a replacement of a partition's last sections becomes with a later end."""
+        span = command.topic_id, command.partition, command.first_offset, command.end_offset
+        return cls(*span, command.inputs, command.outputs, command.base_offsets, log_end_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +533,10 @@ Command = (
     | GroupRecords
     | ProducerInit
     | SequencedAppend
+    | MirrorAppend
+    | MirrorSet
+    | MirrorAdvance
+    | LogExtend
     | LogStartAdvance
     | Replace
     | LogClean
@@ -516,6 +583,10 @@ class Outcome(Enum):
     """A sequence that was applied, and another batch, or one that Spark does not repeat."""
     TXN_MISMATCH = "txn_mismatch"
     """Same txnVersion, other rows."""
+    MIRRORED = "mirrored"
+    """The topic is a mirror's, and the append is not; or the other way round."""
+    NOT_NEXT = "not_next"
+    """A mirror's append that does not begin where the log ends."""
     REFUSED = "refused"
     """The state of a partition does not allow the change; `error_code` is Kafka's."""
     INVALID = "invalid"

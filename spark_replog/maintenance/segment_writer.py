@@ -243,7 +243,10 @@ class SegmentWriter:
         self._check_roots(run)
         rows = _Rows(run, dropped)
         has_headers = any(section.object.has_headers for section in run.sections)
-        has_offsets = dropped is not None or any(section.object.has_offsets for section in run.sections)
+        has_offsets = dropped is not None or any(
+            section.object.has_offsets or section.row_count < section.end_offset - section.base_offset
+            for section in run.sections
+        )
         columns = run.schemas[-1] if run.schemas else None
         fetched = Fetcher(self._brokers).fetch(
             slices_of(run),

@@ -85,7 +85,8 @@ def _next_candidate(
             return None, plan_fetch(state, topic_name, topic_id, partition, offset, offset + 1)
         (section,) = sections
         end = min(section.end_offset, partition_state.high_watermark)
-        if section.min_timestamp_ms >= time_ms and not section.object.has_offsets:
+        is_row = not section.object.has_offsets and offset < section.base_offset + section.row_count
+        if section.min_timestamp_ms >= time_ms and is_row:
             return offset, ()
         if section.max_timestamp_ms >= time_ms:
             return None, plan_fetch(state, topic_name, topic_id, partition, offset, end)

@@ -187,10 +187,10 @@ class RowRouter:
         def mean_sizes() -> Int64Array:
             return np.full(len(keys), rows.size_bytes // len(rows.data), dtype=np.int64)
 
-        limit = row_limit(topic, self._config, self._row_bytes_max)
+        limit = row_limit(topic, self._config, self._row_bytes_max, are_mirrored=rows.are_mirrored)
         if rows.size_bytes > limit[0] and int((sizes := sizes_of()).max()) > limit[0]:
             raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
-        if topic.is_compacted and keys.null_count:
+        if topic.is_compacted and keys.null_count and not rows.are_mirrored:
             raise no_key(topic.name, keys.null_count)
         if rows.dated_at_ms is not None:
             times = rows.times if at is None else rows.times.take(indices)
@@ -221,13 +221,13 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
     )
 
 
-def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> tuple[int, str]:
+def row_limit(
+    topic: TopicPlan, config: ProducerConfig, row_bytes_max: int, *, are_mirrored: bool = False
+) -> tuple[int, str]:
     """Return the largest allowed row of the topic in bytes, and the setting that limits it."""
-    limits = (
-        (config.max_request_size_bytes, "max.request.size"),
-        (row_bytes_max, "what buffer.memory holds"),
-        (topic.max_message_bytes, "the topic's max.message.bytes"),
-    )
+    limits = [(config.max_request_size_bytes, "max.request.size"), (row_bytes_max, "what buffer.memory holds")]
+    if not are_mirrored:
+        limits.append((topic.max_message_bytes, "the topic's max.message.bytes"))
     return min(limits)
 
 

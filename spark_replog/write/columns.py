@@ -55,8 +55,8 @@ class Rows:
     """N input rows in the log's form, and the topics and partitions that they name."""
 
     data: pa.RecordBatch
-    """key binary, value binary, timestamp[us, UTC], and headers if any row has one; of a typed topic its columns in
-    place of key and value."""
+    """key binary, value binary, timestamp[us, UTC], headers if any row has one, and offset if it is stored; of a typed
+    topic its columns in place of key and value."""
     topic: pa.Array | None
     """string, no nulls; None if the topic option decides."""
     partition: pa.Array | None
@@ -69,6 +69,8 @@ class Rows:
     """When they were read, if they may have times of their own; None: all have that time."""
     schema: RowSchema | None = None
     """Of typed rows."""
+    are_mirrored: bool = False
+    """Whether another log took them as they are: its rules count, not the topic's."""
     typed_keys: pa.Array | None = None
     """binary: the keys of typed rows."""
 
@@ -105,13 +107,23 @@ class InputColumns:
         default_topic: the topic option, which overrides a ``topic`` column.
         ignore_other_times: ignore a ``timestamp`` column of another type (see `is_time`), as Kafka's sink does;
             otherwise it is refused.
+        are_mirrored: the rows are those of another log: a column ``offset`` of int64 is kept.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA, REPLOG_MISSING_OPTION (no topic); no row was read.
     """
 
-    def __init__(self, schema: pa.Schema, default_topic: str | None, *, ignore_other_times: bool = False) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        default_topic: str | None,
+        *,
+        ignore_other_times: bool = False,
+        are_mirrored: bool = False,
+    ) -> None:
         self.schema = schema
+        self._are_mirrored = are_mirrored
+        self._offset = _find(schema, "offset") if are_mirrored else None
         self._value = _find(schema, "value")
         self._key = _find(schema, "key")
         self._topic = _find(schema, "topic") if default_topic is None else None
@@ -156,6 +168,9 @@ class InputColumns:
         if headers is not None:
             columns.append(headers)
             names.append("headers")
+        if self._offset is not None:
+            columns.append(batch.column(self._offset))
+            names.append("offset")
         data = pa.RecordBatch.from_arrays(columns, names)
         return Rows(
             data=data,
@@ -163,7 +178,8 @@ class InputColumns:
             partition=None if self._partition is None else batch.column(self._partition),
             size_bytes=int(row_ends(data, np.array([0, len(data)]))[-1]),
             pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
-            dated_at_ms=None if self._timestamp is None else now_ms,
+            dated_at_ms=None if self._timestamp is None or self._are_mirrored else now_ms,
+            are_mirrored=self._are_mirrored,
         )
 
     def _topics(self, topics: pa.Array) -> pa.Array:
@@ -242,7 +258,7 @@ def row_ends(data: pa.RecordBatch, rows: Int64Array | None = None) -> Int64Array
     # Offsets of values are running sums already.
     ends = np.add(offsets_of(data.column(0))[at], offsets_of(data.column(1))[at], dtype=np.int64)
     ends += ROW_OVERHEAD_BYTES * (np.arange(len(ends)) if rows is None else rows)
-    if data.num_columns == 4:
+    if "headers" in data.schema.names:
         headers = data.column(3)
         bounds = offsets_of(headers)[at]
         pairs = headers.values

@@ -22,6 +22,7 @@ from spark_replog.log.codec.data_object import (
     decode_section,
     encode_data_object,
     has_headers,
+    has_offsets,
     with_headers,
 )
 from spark_replog.log.model import DataObject, PartitionResponse
@@ -252,7 +253,6 @@ class ObjectBuilder:
 
         The name is new and random: no other attempt of the task can use it.
         """
-        assert batches, "an object has records"
         is_small = sum(batch.size_bytes for batch in batches) <= SMALL_SIZE_BYTES_MAX
         names = sorted({batch.topic_partition for batch in batches})
         sections: dict[TopicPartition, list[Slice]] = {name: [] for name in names}
@@ -276,17 +276,18 @@ class ObjectBuilder:
             inputs,
             compression=destination.compression,
             has_headers=has_any_headers,
+            has_offsets=has_offsets(inputs[0][3][0]),
             is_small=is_small,
             rows=schema,
         )
         required_count = max(topics[name.topic].copies_needed(name.partition) for name in sections)
-        name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
         made = DataObject(
-            ObjectId(destination.generation, name),
+            ObjectId(destination.generation, self._new_name()),
             encoded.size_bytes,
             has_any_headers,
             frozenset(),
             encoded.sections,
+            has_offsets(inputs[0][3][0]),
             after_index=self._folded(destination.ledger_id),
             schema_version=0 if schema is None else schema.version,
         )
@@ -315,6 +316,9 @@ class ObjectBuilder:
             # Slow roots: copies pile up in memory of their own, beside the pages that their rows have left.
             trim_row_memory()
         return request
+
+    def _new_name(self) -> str:
+        return object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
 
     def recover(self, request: DataRequest, batches: Set[ProducerBatch]) -> None:
         """Restore batches' records from the object's bytes, for another attempt.
@@ -360,8 +364,8 @@ class ObjectBuilder:
         for item in request.data_object.sections:
             if (item.topic_id, item.partition) == (request.topic_ids[name.topic], name.partition):
                 part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
-                flag = request.data_object.has_headers
-                yield from decode_section(part, item.crc32c, item.row_count, flag, rows=request.schema)
+                flags = request.data_object.has_headers, request.data_object.has_offsets
+                yield from decode_section(part, item.crc32c, item.row_count, *flags, rows=request.schema)
 
 
 def _schema_of(topic: TopicPlan, destination: Destination, batches: list[ProducerBatch]) -> RowSchema | None:

@@ -78,6 +78,7 @@ class TaskWriter:
         default_topic: the topic option; None: rows name their topic.
         hooks: the user's interceptors and serializers, in their Arrow form.
         is_case_sensitive, timestamp_column, headers_column: of the input for a typed topic: see ``TypedColumns``.
+        are_mirrored: whether the rows are those of another log; see ``InputColumns``.
         inline_room: see ``ObjectBuilder``; only of a writer in the process that appends.
     """
 
@@ -95,6 +96,7 @@ class TaskWriter:
         is_case_sensitive: bool = True,
         timestamp_column: str | None = None,
         headers_column: str | None = None,
+        are_mirrored: bool = False,
         inline_room: Callable[[Destination, int, int], int] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -104,6 +106,7 @@ class TaskWriter:
         self._clock = clock
         self._default_topic = default_topic
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
+        self._are_mirrored = are_mirrored
         self._columns: InputColumns | TypedColumns | None = None
         self._schema = None if default_topic is None else plan.topic(default_topic).schema
         self._names = is_case_sensitive, timestamp_column, headers_column
@@ -159,7 +162,9 @@ class TaskWriter:
             batch = self._hooks.apply(self._default_topic, batch)
         if self._columns is None or not self._columns.schema.equals(batch.schema):
             if self._schema is None or self._default_topic is None:
-                self._columns = InputColumns(batch.schema, self._default_topic, ignore_other_times=True)
+                self._columns = InputColumns(
+                    batch.schema, self._default_topic, ignore_other_times=True, are_mirrored=self._are_mirrored
+                )
             else:
                 is_case_sensitive, timestamp, headers = self._names
                 self._columns = TypedColumns(

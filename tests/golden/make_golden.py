@@ -85,6 +85,7 @@ def entries() -> dict[str, list[c.Command]]:
         "entry_access": access_commands(),
         "entry_inline": inline_commands(),
         "entry_typed": typed_commands(),
+        "entry_mirror": mirror_commands(),
     }
 
 
@@ -144,6 +145,26 @@ def compaction_commands() -> list[c.Command]:
         c.Replace(TOPIC, 3, 1000, 1100, inputs_digest([]), (dense,), (1000,)),
         c.Replace(TOPIC, 3, 5000, 2**40, inputs, gaps, (5000, 7000)),
         model.LogClean(TOPIC, 3, 2**40, 1_700_000_000_000),
+    ]
+
+
+def mirror_commands() -> list[c.Command]:
+    """Return what a mirror writes: a topic's beginning, rows at offsets, ends without rows, and its end."""
+    places = [(number % 2, 8 + 400 * number) for number in range(3)]
+    sections = tuple(c.Section(TOPIC, partition, 3, start, 320, 7, 1_000, 1_002) for partition, start in places)
+    name = ObjectId(2, f"12345678-0-0-{LEDGER}.arrow")
+    item = c.DataObject(name, 1400, False, frozenset({0, 2}), sections, has_offsets=True)
+    mirror = model.ProducerIdentity("mirror", "mirror", 0, LEDGER, model.IdentityKind.ONE_SHOT)
+    head = mirror, "User:a", "replog mirror", 1_700_000_000_000, (item,)
+    compacted = compaction_commands()[1]
+    assert isinstance(compacted, c.Replace)
+    extended = [getattr(compacted, field.name) for field in fields(compacted)]
+    return [
+        model.MirrorSet(TOPIC, f"kafka:{LEDGER}/orders/{TOPIC}", (100, 2**40)),
+        model.MirrorAppend(*head, (100, 2**40), (110, 2**40 + 3, 70_000), True),
+        model.MirrorAdvance(TOPIC, ((3, 0, 2**40),)),
+        model.LogExtend(*extended, 2**40 + 9),
+        model.MirrorSet(TOPIC, ""),
     ]
 
 

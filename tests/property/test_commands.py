@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import accumulate
 
 import pytest
@@ -28,8 +28,12 @@ from spark_replog.log.model import (
     IsrChange,
     LedgerRegister,
     LogClean,
+    LogExtend,
     LogStartAdvance,
     LogStartReason,
+    MirrorAdvance,
+    MirrorAppend,
+    MirrorSet,
     PartitionChange,
     PartitionsAdd,
     ProducerIdentity,
@@ -119,6 +123,23 @@ def replacements(draw):
     return Replace(topic, draw(uint), first, draw(uint), draw(st.binary(min_size=16, max_size=16)), outputs, bases)
 
 
+@st.composite
+def mirror_appends(draw):
+    head = draw(identities), draw(text), draw(text), draw(time_ms), draw(st.lists(objects, max_size=3).map(tuple))
+    counts = Append(*head).row_counts
+    follows = {place: draw(uint) for place in counts}
+    at, ends = dict(follows), []
+    for section in (section for item in head[-1] for section in item.sections):
+        place = section.topic_id, section.partition
+        at[place] += draw(uint)
+        ends.append(at[place])
+    return MirrorAppend(*head, tuple(follows.values()), tuple(ends), draw(st.booleans()))
+
+
+def extended(command, by):
+    return LogExtend(*(getattr(command, field.name) for field in fields(command)), command.end_offset + by)
+
+
 identities = st.builds(
     ProducerIdentity,
     text,
@@ -183,6 +204,10 @@ commands = st.one_of(
         st.lists(st.tuples(uint, uint), max_size=3).map(tuple),
     ),
     replacements(),
+    st.builds(extended, replacements(), uint),
+    mirror_appends(),
+    st.builds(MirrorSet, topic_ids, text, st.lists(uint, max_size=3).map(tuple)),
+    st.builds(MirrorAdvance, topic_ids, st.lists(st.tuples(uint, uint, uint), max_size=3).map(tuple)),
     st.builds(LogClean, topic_ids, uint, uint, time_ms),
     st.builds(PartitionsAdd, topic_ids, uint, replica_lists),
     st.builds(ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),

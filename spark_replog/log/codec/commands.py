@@ -15,7 +15,17 @@ from spark_replog.ids import GENERATION_MAX, OBJECT_NAME, ObjectId, is_valid_top
 from spark_replog.log import model
 from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import Record, decode_record, encode_record
-from spark_replog.log.model import Append, BatchSequence, Command, DataObject, Replace, Section, SequencedAppend
+from spark_replog.log.model import (
+    Append,
+    BatchSequence,
+    Command,
+    DataObject,
+    LogExtend,
+    MirrorAppend,
+    Replace,
+    Section,
+    SequencedAppend,
+)
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
 from spark_replog.log.row_schema import OPTIONAL_ROW_SCHEMA, ROW_SCHEMA
 from spark_replog.snapshot import SNAPSHOT_NAME
@@ -133,6 +143,48 @@ def decode_sequenced_append(reader: Reader) -> Append:
         raise corrupt("a batch has no rows, or a number above 2**31 - 1")
     batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
     return decode_append(reader, batches)
+
+
+def encode_mirror_append(writer: Writer, append: MirrorAppend) -> None:
+    """Write a mirror's append: an append's body, then where it follows and what its sections span, as differences."""
+    encode_append(writer, append)
+    spans = append.spans()
+    writer.byte(append.is_append_time)
+    writer.uint(len(append.follows))
+    writer.columns(append.follows)
+    writer.uint(len(spans))
+    writer.columns([end - base for base, end in spans])
+
+
+def decode_mirror_append(reader: Reader) -> MirrorAppend:
+    """Read a mirror's append."""
+    append = decode_append(reader)
+    is_append_time = BOOL.read(reader)
+    follows = reader.column(reader.row_count())
+    widths = reader.column(reader.row_count())
+    sections = [section for item in append.objects for section in item.sections]
+    if len(follows) != len(append.row_counts) or len(widths) != len(sections):
+        raise corrupt(f"{len(follows)} partitions and {len(widths)} sections are placed, and there are others")
+    at = dict(zip(append.row_counts, follows, strict=True))
+    ends = []
+    for section, width in zip(sections, widths, strict=True):
+        place = (section.topic_id, section.partition)
+        at[place] += width
+        ends.append(at[place])
+    head = append.identity, append.principal, append.client_id, append.append_time_ms, append.objects
+    return MirrorAppend(*head, tuple(follows), tuple(ends), is_append_time)
+
+
+def encode_log_extend(writer: Writer, command: LogExtend) -> None:
+    """Write an extension: a replacement's body, then how far the log end moves."""
+    encode_replace(writer, command)
+    writer.uint(command.log_end_offset - command.end_offset)
+
+
+def decode_log_extend(reader: Reader) -> LogExtend:
+    """Read an extension."""
+    made = decode_replace(reader)
+    return LogExtend.of(made, made.end_offset + reader.uint())
 
 
 def encode_replace(writer: Writer, command: Replace) -> None:
@@ -426,6 +478,10 @@ def _row(type_id: int, made: type, **kinds: Kind) -> tuple[int, type, Kind]:
 _CODECS = (
     (1, Append, Kind(encode_append, decode_append)),
     (76, SequencedAppend, Kind(encode_sequenced_append, decode_sequenced_append)),
+    (77, MirrorAppend, Kind(encode_mirror_append, decode_mirror_append)),
+    _row(78, model.MirrorSet, topic_id=ID, source=TEXT, starts=list_of(UINT)),
+    _row(79, model.MirrorAdvance, topic_id=ID, ends=list_of(UINT, UINT, UINT)),
+    (88, LogExtend, Kind(encode_log_extend, decode_log_extend)),
     _row(
         2,
         model.TopicInit,
@@ -488,6 +544,8 @@ _CODECS = (
     _row(90, model.SnapshotCommit, base_no=UINT, index=UINT, name=_HEAD_NAME),
 )
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
+MIRROR_TYPES = (MirrorAppend, model.MirrorSet, model.MirrorAdvance, LogExtend)
+"""Commands that came with feature level 2; see `log/fold/entry_fold.py`."""
 TYPE_IDS = {made: type_id for type_id, made, _ in _CODECS}
 """The first byte of each kind of command."""
 _BY_TYPE = {type_id: kind for type_id, _, kind in _CODECS}

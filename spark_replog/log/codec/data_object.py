@@ -131,18 +131,24 @@ def times_of(batch: pa.RecordBatch) -> pa.Array:
     return batch.column(len(names) - 1 - names[::-1].index(TYPED_TIMESTAMP if is_typed else "timestamp"))
 
 
+def has_offsets(batch: pa.RecordBatch) -> bool:
+    """Return whether rows that are to be stored have a column of offsets; it is the last one."""
+    return bool(batch.schema.names[-1] == "offset")
+
+
 def has_headers(batch: pa.RecordBatch) -> bool:
-    """Return whether stored rows, without an offset column, have one of headers."""
-    return bool(batch.schema.names[-1] in ("headers", TYPED_HEADERS))
+    """Return whether rows that are to be stored have a column of headers."""
+    return bool(batch.schema.names[-2 if has_offsets(batch) else -1] in ("headers", TYPED_HEADERS))
 
 
 def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return stored rows, without an offset column, with a headers column: all null if they had none."""
+    """Return rows that are to be stored with a headers column: all null if they had none."""
     if has_headers(batch):
         return batch
     name = TYPED_HEADERS if batch.schema.names[-1] == TYPED_TIMESTAMP else "headers"
-    columns = [*batch.columns, pa.nulls(len(batch), HEADERS_TYPE)]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.append(pa.field(name, HEADERS_TYPE)))
+    at = batch.num_columns - has_offsets(batch)
+    columns = [*batch.columns[:at], pa.nulls(len(batch), HEADERS_TYPE), *batch.columns[at:]]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.insert(at, pa.field(name, HEADERS_TYPE)))
 
 
 @dataclass(frozen=True, slots=True)

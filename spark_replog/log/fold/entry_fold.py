@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
-from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
+from spark_replog.log.codec.commands import MIRROR_TYPES, Undecodable, decode_commands, encode_command, encode_entry
 from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
 from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
@@ -16,6 +16,8 @@ from spark_replog.wire import TEXT, UINT, Reader, Writer, fields
 LOGGER = logging.getLogger(__name__)
 FEATURE_LEVEL_FIRST = 1
 """Of every ledger when it is made."""
+FEATURE_LEVEL_MIRROR = 2
+"""Of a ledger since its first command about a mirrored topic."""
 _HEADER = fields(TEXT, UINT)
 Apply = Callable[[Any, Any, int, int], CommandResult]
 """Folds one command into a state; also given the index of its entry and its number there."""
@@ -30,6 +32,10 @@ def change(config: dict[str, str], changes: Iterable[tuple[str, str | None]]) ->
             config[key] = value
 
 
+def _level_of(command: Command | Undecodable) -> int:
+    return FEATURE_LEVEL_MIRROR if isinstance(command, MIRROR_TYPES) else FEATURE_LEVEL_FIRST
+
+
 class EntryFold:
     """A deterministic, total fold; `ledger.types.LedgerState`.
 
@@ -41,13 +47,16 @@ class EntryFold:
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
         feature_level: by whose rules the next command is judged.
-        newest_level: the highest that this release understands. A release with new rules raises a ledger to it before
-            it writes anything else there, and older ones refuse the ledger from then on.
+        newest_level: the highest that this release understands.
+        own_level: a release with other rules of judging raises a ledger to it before it writes anything else there, and
+            older ones refuse the ledger from then on. A command that is new raises only the ledger that it is in, as
+            `_level_of` says: older releases do not know its number, nor a snapshot of that level.
     """
 
     _part: SnapshotPart
     _applies: ClassVar[Mapping[type, Apply]] = {}
-    newest_level = FEATURE_LEVEL_FIRST
+    newest_level = FEATURE_LEVEL_MIRROR
+    own_level = FEATURE_LEVEL_FIRST
     encode = staticmethod(encode_entry)
 
     def __init__(self, name: str) -> None:
@@ -72,8 +81,8 @@ class EntryFold:
 
     def encode_feature_set(self) -> bytes | None:
         """Return the command that makes older releases refuse the ledger; None once it is applied."""
-        is_newest = self.feature_level >= self.newest_level
-        return None if is_newest else encode_command(FeatureSet(self.newest_level))
+        is_raised = self.feature_level >= self.own_level
+        return None if is_raised else encode_command(FeatureSet(self.own_level))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
@@ -92,6 +101,7 @@ class EntryFold:
             if isinstance(command, FeatureSet):
                 self._check_level(command.level)
         self.applied_index = index
+        self.feature_level = max(self.feature_level, *map(_level_of, commands), FEATURE_LEVEL_FIRST)
         applies, others = self._applies, EntryFold._apply_other
         return tuple([applies.get(type(step), others)(self, step, index, at) for at, step in enumerate(commands)])
 

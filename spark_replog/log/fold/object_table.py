@@ -30,7 +30,17 @@ from spark_replog.log.fold.partition_state import (
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.fold.section_table import SectionRow, tuples_of
-from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
+from spark_replog.log.model import (
+    OK,
+    CommandResult,
+    DataObject,
+    HoldersAdd,
+    LogExtend,
+    Outcome,
+    Replace,
+    Section,
+    inputs_digest,
+)
 from spark_replog.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of
 
 Undo = ProducerUndo | SequencedUndo
@@ -398,7 +408,9 @@ class ObjectTable:
         """Begin an entry: its objects are numbered from here, the same in every process."""
         self.next_number = index << ORDINAL_BITS
 
-    def begin_append(self, index: int, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
+    def begin_append(
+        self, index: int, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo | None
+    ) -> None:
         """Begin an append: the next objects belong to it."""
         if not self.unstable or self.unstable[-1].index != index:
             self.unstable.append(Unstable(index))
@@ -406,7 +418,8 @@ class ObjectTable:
         for partition, (base, end) in ranges:
             pending.bases.setdefault(partition, base)
             pending.ends[partition] = end
-        pending.undo.append(undo)
+        if undo is not None:
+            pending.undo.append(undo)
 
     def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span], *, is_stable: bool = False) -> None:
         """Add an object; `spans` has the offsets of each of its sections.
@@ -739,7 +752,8 @@ def output_rows(command: Replace, inputs: Sequence[SectionRow], first_number: in
         for object_no, item in enumerate(command.outputs)
         for section in item.sections
     ]
-    ranges = pairwise((*command.base_offsets, command.end_offset))
+    end = command.log_end_offset if isinstance(command, LogExtend) else command.end_offset
+    ranges = pairwise((*command.base_offsets, end))
     return [
         SectionRow(base, section.row_count, number, *section[3:], kind, end)
         for (number, section), (base, end) in zip(sections, ranges, strict=True)

@@ -258,12 +258,30 @@ class PartitionState:
             append_ms: the time of the append; on a LogAppendTime topic the rows get it.
         """
         assert section.row_count > 0 and section.size_bytes > 0, section
+        end = self.log_end_offset + section.row_count
         low_ms, high_ms = section.min_timestamp_ms, section.max_timestamp_ms
         if self.log_append_time:
             low_ms = high_ms = append_ms
-        self.log_end_offset = self.sections.add(
-            section, self.log_end_offset, object_number, low_ms, high_ms, self.log_append_time
-        )
+        self.sections.add(section, self.log_end_offset, end, object_number, low_ms, high_ms, self.log_append_time)
+        self.log_end_offset = end
+
+    def add_mirrored(self, section: Section, end: int, object_number: int, *, is_append_time: bool) -> None:
+        """Append a section's rows, which store their times, at the log end; it spans the offsets up to an end."""
+        kind = TIMESTAMP_STORED_APPEND_TIME if is_append_time else TIMESTAMP_CREATE_TIME
+        times_ms = section.min_timestamp_ms, section.max_timestamp_ms
+        self.sections.add(section, self.log_end_offset, end, object_number, *times_ms, kind)
+        self.log_end_offset = end
+
+    def move_empty(self, offset: int) -> None:
+        """Begin a partition without rows at a later offset."""
+        assert self.log_start_offset == self.log_end_offset <= offset, (self.bounds, offset)
+        self.log_start_offset = self.log_end_offset = self.high_watermark = offset
+        self.leader_epochs.truncate_from_start(offset)
+
+    def extend(self, end_offset: int) -> None:
+        """End later, after offsets without rows; the caller lets the last section span them."""
+        assert self.high_watermark == self.log_end_offset < end_offset, (self.bounds, end_offset)
+        self.log_end_offset = self.high_watermark = end_offset
 
     def _clip(self, start_offset: int, end_offset: int) -> tuple[int, int]:
         low, high = self.bounds
@@ -352,6 +370,21 @@ class PartitionState:
                     rows = (size_max_bytes - total) * span // max(row.size_bytes, 1)
                     return min(first + rows, last), size_max_bytes
                 total += size_bytes
+        return end_offset, total
+
+    def end_within_rows(self, start_offset: int, end_offset: int, row_count_max: int) -> tuple[int, int]:
+        """Return the (exclusive end, rows) of at most ``row_count_max`` rows from ``start_offset`` on.
+
+        For partitions whose offsets have gaps: exact for whole sections, and at most so many rows where a section is
+        cut, since its gaps are not known. O(log n + sections up to there), and their pages are loaded.
+        """
+        total = 0
+        for row in self.sections_between(start_offset, end_offset):
+            first, last = max(row.base_offset, start_offset), min(row.end_offset, end_offset)
+            count = min(row.row_count, last - first)
+            if total + count > row_count_max:
+                return first + row_count_max - total, row_count_max
+            total += count
         return end_offset, total
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:

@@ -99,10 +99,11 @@ class SectionTable:
             self._cut(0, len(rows))
             self.take_rows(kept)
 
-    def add(self, section: Section, base: int, object_number: int, low_ms: int, high_ms: int, kind: int) -> int:
-        """Append the row of a section that begins at an offset; return where it ends. Called for each new section."""
+    def add(
+        self, section: Section, base: int, end: int, object_number: int, low_ms: int, high_ms: int, kind: int
+    ) -> None:
+        """Append the row of a section that spans the offsets [base, end). Called for each new section."""
         bases, ends, rows, objects, starts, sizes, crcs, lows, highs, kinds = self._columns
-        end = base + section.row_count
         bases.append(base)
         ends.append(end)
         rows.append(section.row_count)
@@ -113,7 +114,6 @@ class SectionTable:
         lows.append(low_ms)
         highs.append(high_ms)
         kinds.append(kind)
-        return end
 
     def cut_below(self, offset: int) -> list[int]:
         """Remove the rows in memory that end at or below an offset; return the numbers of their objects."""

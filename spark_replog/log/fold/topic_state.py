@@ -17,8 +17,9 @@ from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log import model
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
+from spark_replog.log.fold import mirrored_topic
 from spark_replog.log.fold.append_time import AGREED_TIME, APPEND_TIME, AgreedTime, AppendTime
-from spark_replog.log.fold.entry_fold import Apply, EntryFold
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_MIRROR, Apply, EntryFold
 from spark_replog.log.fold.frozen_topics import DROPPED, FrozenTopics, Tables, read_index
 from spark_replog.log.fold.group_state import GROUPS, GroupTable
 from spark_replog.log.fold.object_table import (
@@ -35,10 +36,20 @@ from spark_replog.log.fold.paged_table import CACHE_BYTES, ObjectPages, PageCach
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.producer_state import PRODUCERS, ProducerTable
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
-from spark_replog.log.model import OK, Append, CommandResult, DataObject, Outcome, Replace, Section
+from spark_replog.log.model import (
+    OK,
+    Append,
+    CommandResult,
+    DataObject,
+    LogExtend,
+    MirrorAppend,
+    Outcome,
+    Replace,
+    Section,
+)
 from spark_replog.log.quotas import PRODUCE_RATES, ProduceRates
 from spark_replog.snapshot import PageMissingError
-from spark_replog.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, list_of, map_of, record
+from spark_replog.wire import COUNT_MAX, ID, SINT, TEXT, UINT, Reader, Writer, list_of, map_of, record
 
 MINUTE_MS = 60_000
 MINUTES_KEPT = 16
@@ -137,6 +148,8 @@ class Generations:
 
 
 _GENERATIONS = record(Generations, newest=UINT, object_count=UINT, floor=UINT, began_ms=map_of(UINT, SINT))
+_MIRRORS = map_of(ID, TEXT)
+"""Topic -> what it is a mirror of: in heads of `FEATURE_LEVEL_MIRROR` or above."""
 _PARTS = {
     "generations": _GENERATIONS,
     "append_time": APPEND_TIME,
@@ -188,12 +201,16 @@ class TopicLedgerState(EntryFold):
         self.leadership.write(writer)
         for name, kind in _PARTS.items():
             kind.write(writer, getattr(self, name))
+        if self.feature_level >= FEATURE_LEVEL_MIRROR:
+            _MIRRORS.write(writer, {topic.topic_id: topic.mirror for topic in self.topics.values() if topic.mirror})
 
     def _read(self, reader: Reader) -> None:
         self._topics.read(reader)
         self.leadership.read(reader)
         for name, kind in _PARTS.items():
             setattr(self, name, kind.read(reader))
+        for topic_id, mirror in (_MIRRORS.read(reader) if self.feature_level >= FEATURE_LEVEL_MIRROR else {}).items():
+            self.topics[topic_id].mirror = mirror
         self.objects.now_ms = self.append_time.now_ms
         self.objects.begin_entry(max(self.applied_index, 0))
         partitions = {partition.slot: partition for partition in self._topics.every_partition()}
@@ -280,6 +297,11 @@ class TopicLedgerState(EntryFold):
     def append_time_ms(self) -> int:
         """Return the time of the last append."""
         return self.append_time.now_ms
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether offsets without a row are no exception here: the ledger has, or had, mirrored topics."""
+        return self.feature_level >= FEATURE_LEVEL_MIRROR
 
     @property
     def stable_index(self) -> int:
@@ -384,16 +406,14 @@ class TopicLedgerState(EntryFold):
 
         For an append that was decided, so that this ledger knows its topics.
         """
-        duplicate = self.producers.judge_duplicate(append)
-        if duplicate is not None:
-            return duplicate
-        fenced = self.producers.judge_fenced(append)
-        if fenced is not None:
-            return CommandResult(Outcome.FENCED, fenced)
+        mirror = append if isinstance(append, MirrorAppend) else None
+        judged = self._judge_producer(append) if mirror is None else mirrored_topic.judge_place(mirror, self._topics)
+        if judged is not None:
+            return judged
         for item in append.objects:
             if item.id.generation < (floor := self.generations.floor):
                 return CommandResult(Outcome.BELOW_FLOOR, f"generation {item.id.generation} is below the floor {floor}")
-        refused = self.producers.judge_sequence(append)
+        refused = self.producers.judge_sequence(append) if mirror is None else None
         if refused is not None:
             return refused
         for item in append.objects:
@@ -406,11 +426,26 @@ class TopicLedgerState(EntryFold):
                     return CommandResult(Outcome.INVALID, invalid)
             if invalid := self._topics.find_bad_schema(item):
                 return CommandResult(Outcome.INVALID, invalid)
+        if mirror is not None:
+            invalid = mirrored_topic.find_bad_spans(mirror)
+            if invalid:
+                return CommandResult(Outcome.INVALID, invalid)
+            return CommandResult(Outcome.APPLIED, "", mirrored_topic.ranges_of(mirror))
         ranges = {}
         for where, rows in append.row_counts.items():
             base = self._topics.partitions[where].log_end_offset
             ranges[where] = (base, base + rows)
         return CommandResult(Outcome.APPLIED, "", ranges)
+
+    def _judge_producer(self, append: Append) -> CommandResult | None:
+        """Return the result of a repeated append, or of one whose writer is fenced or may not append there; or None."""
+        duplicate = self.producers.judge_duplicate(append)
+        if duplicate is not None:
+            return duplicate
+        fenced = self.producers.judge_fenced(append)
+        if fenced is not None:
+            return CommandResult(Outcome.FENCED, fenced)
+        return mirrored_topic.judge_ordinary(append, self._topics)
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
@@ -451,7 +486,9 @@ class TopicLedgerState(EntryFold):
             self.objects.dropped = {object_id: min(at_ms, now_ms) for object_id, at_ms in self.objects.dropped.items()}
         if not generations.began_ms:
             generations.began_ms[generations.newest] = now_ms
-        undo = self.producers.record(append, judgement.base_offsets)
+        mirror = append if isinstance(append, MirrorAppend) else None
+        undo = self.producers.record(append, judgement.base_offsets) if mirror is None else None
+        ends = iter(() if mirror is None else mirror.ends)
         ranges = ((self._topics.partitions[where], range_) for where, range_ in judgement.base_offsets.items())
         self.objects.begin_append(index, ranges, undo)
         counts: dict[TopicId, tuple[int, int]] = {}
@@ -460,7 +497,11 @@ class TopicLedgerState(EntryFold):
             for section in item.sections:
                 partition = self._topics.partitions[section.topic_id, section.partition]
                 base = partition.log_end_offset
-                partition.add(section, self.objects.next_number, now_ms)
+                if mirror is None:
+                    partition.add(section, self.objects.next_number, now_ms)
+                else:
+                    number_of, is_append_time = self.objects.next_number, mirror.is_append_time
+                    partition.add_mirrored(section, next(ends), number_of, is_append_time=is_append_time)
                 spans.append((partition, base, partition.log_end_offset))
                 row_count, size_bytes = counts.get(section.topic_id, (0, 0))
                 counts[section.topic_id] = row_count + section.row_count, size_bytes + section.size_bytes
@@ -491,6 +532,11 @@ class TopicLedgerState(EntryFold):
         refused = judge_replace(command, partition, inputs, items)
         if refused:
             return CommandResult(Outcome.REFUSED, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
+        if isinstance(command, LogExtend):
+            refusal = mirrored_topic.refuse_extension(command, topic, partition, self.objects)
+            if refusal is not None:
+                return refusal
+            partition.extend(command.log_end_offset)
         rows = output_rows(command, inputs, self.objects.next_number)
         self.objects.note_gone(partition, first, end)
         gone = partition.replace(rows)
@@ -570,6 +616,12 @@ class TopicLedgerState(EntryFold):
         model.HoldersAdd: lambda state, command, *_: state.objects.apply_holders_add(command),
         model.GenerationAdvance: _apply_generation_advance,
         Replace: _apply_replace,
+        LogExtend: _apply_replace,
+        MirrorAppend: _apply_append,
+        model.MirrorSet: lambda state, command, *_: mirrored_topic.apply_mirror_set(command, state._topics),
+        model.MirrorAdvance: lambda state, command, *_: mirrored_topic.apply_mirror_advance(
+            command, state._topics, state.objects
+        ),
         model.LogClean: lambda state, command, *_: state._topics.apply_log_clean(command),
         model.GroupRecords: _apply_group_records,
     }

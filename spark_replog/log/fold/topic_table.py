@@ -36,6 +36,8 @@ class TopicState:
     partitions: list[PartitionState]
     schemas: tuple[RowSchema, ...] = ()
     """The versions 1 to N of its rows' columns; none: its rows are bytes."""
+    mirror: str = ""
+    """What it is a mirror of, whose offsets its rows have: only the mirror appends. '': ordinary writers do."""
 
     @property
     def schema(self) -> RowSchema | None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from spark_replog.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
-EndWithinBytes = Callable[[TopicPartition, int, int, int], tuple[int, int]]
-"""(partition, start, end, size in bytes) to (exclusive end of that many bytes, bytes up to it)."""
+EndWithin = Callable[[TopicPartition, int, int, int], tuple[int, int]]
+"""(partition, start, end, amount: bytes, or rows) to (exclusive end of that amount, amount up to it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +88,22 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
     return limited
 
 
-def limit_bytes(
-    starts: Offsets, ends: Offsets, size_max_bytes: int, end_within: EndWithinBytes
-) -> dict[TopicPartition, int]:
-    """Return the ends that ``maxBytesPerTrigger`` allows, in proportion to the unread bytes. Ends are exclusive.
+def limit_amount(starts: Offsets, ends: Offsets, amount_max: int, end_within: EndWithin) -> dict[TopicPartition, int]:
+    """Return the ends that a limit allows, in proportion to what is unread. Ends are exclusive.
+
+    For ``maxBytesPerTrigger``, and for ``maxOffsetsPerTrigger`` where offsets have gaps.
 
     The backlog is counted up to the limit per partition, so the cost depends on the limit and not on the lag. A
     partition with data always advances by at least one offset.
     """
-    waiting = {key: end_within(key, starts[key], end, size_max_bytes) for key, end in ends.items() if end > starts[key]}
-    total = sum(size_bytes for _, size_bytes in waiting.values())
+    waiting = {key: end_within(key, starts[key], end, amount_max) for key, end in ends.items() if end > starts[key]}
+    total = sum(amount for _, amount in waiting.values())
     is_whole = all(end == ends[key] for key, (end, _) in waiting.items())
-    if is_whole and total <= size_max_bytes:
+    if is_whole and total <= amount_max:
         return dict(ends)
     limited = dict(ends)
-    for key, (_, size_bytes) in waiting.items():
-        share = max(size_max_bytes * size_bytes // max(total, 1), 1)
+    for key, (_, amount) in waiting.items():
+        share = max(amount_max * amount // max(total, 1), 1)
         limited[key] = max(end_within(key, starts[key], ends[key], share)[0], starts[key] + 1)
     return limited
 

@@ -37,7 +37,7 @@ from spark_replog.spark.source.discovery import (
     reconcile,
     undecided_tail,
 )
-from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
+from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_amount, limit_rows
 from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, plan_partitions, view_topics
 from spark_replog.storage.call_counter import calls_to_json
 
@@ -287,20 +287,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(self, cluster: Cluster, view: LogView, starts: Ends, ends: Ends) -> Ends:
         limits = self._options.limits
         limited = dict(ends)
+
+        def end_within(
+            key: TopicPartition, start: int, end: int, most: int, *, is_rows: bool = False
+        ) -> tuple[int, int]:
+            handle = view.handles[key.topic]
+
+            def look(state: TopicLedgerState) -> tuple[int, int]:
+                log = state.topics[handle.topic_id].partitions[key.partition]
+                return log.end_within_rows(start, end, most) if is_rows else log.end_within_bytes(start, end, most)
+
+            return cluster.topic_ledger(handle.ledger_id).ask(look)
+
         if limits.rows_max is not None:
-            limited = limit_rows(starts, ends, limits.rows_max)
+            ledgers = {handle.ledger_id for handle in view.handles.values()}
+            if any(cluster.topic_ledger(ledger_id).ask(lambda state: state.has_gaps) for ledger_id in ledgers):
+                limited = limit_amount(starts, ends, limits.rows_max, partial(end_within, is_rows=True))
+            else:
+                limited = limit_rows(starts, ends, limits.rows_max)
         if limits.size_max_bytes is not None:
-
-            def end_within(key: TopicPartition, start: int, end: int, size_bytes: int) -> tuple[int, int]:
-                handle = view.handles[key.topic]
-                ledger = cluster.topic_ledger(handle.ledger_id)
-                return ledger.ask(
-                    lambda state: (
-                        state.topics[handle.topic_id].partitions[key.partition].end_within_bytes(start, end, size_bytes)
-                    )
-                )
-
-            by_size = limit_bytes(starts, ends, limits.size_max_bytes, end_within)
+            by_size = limit_amount(starts, ends, limits.size_max_bytes, end_within)
             limited = {key: min(end, by_size[key]) for key, end in limited.items()}
         return limited
 

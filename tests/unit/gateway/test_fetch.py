@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
+from spark_replog.admin.controller import MirrorOf
+from spark_replog.client.chunk_append import ChunkAppender
+from spark_replog.client.mirrored_log import MirroredLog
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.gateway.batch_cache import BatchCache, CachePlace
@@ -15,6 +19,7 @@ from spark_replog.gateway.record_batch import EncodedBatch
 from tests.gateways import RunningGateway, WireClient, record_batch, records_of
 from tests.wire_requests import fetch_request, list_request, produce_request
 
+POLICY_VIOLATION = 44
 OUT_OF_RANGE, UNKNOWN_TOPIC, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID = 1, 3, 74, 75, 100
 
 
@@ -189,3 +194,23 @@ def test_produced_bytes_come_back_as_they_were(gateway, client):
     sent = produce_request({0: record_batch(b"", None, b"v", key=b"", time_ms=1_234)})
     assert client.ask(sent, 9).responses[0].partition_responses[0].error_code == 0
     assert records_of(fetch(client).records) == [(0, b"", b""), (1, b"", None), (2, b"", b"v")]
+
+
+def test_a_mirrored_topic_has_the_offsets_of_its_source(gateway, client):
+    store = gateway.cluster
+    gateway.store.admin().create_topic("mirrored", 1, mirror=MirrorOf("kafka:c/t/1", (40,)))
+    log = MirroredLog(store, ChunkAppender(store, "mirror"), "mirrored", "kafka:c/t/1")
+    offsets = [40, 41, 45, 70]
+    columns = {
+        "value": pa.array([b"%d" % offset for offset in offsets], pa.binary()),
+        "partition": pa.array([0] * 4, pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+    }
+    log.append([pa.RecordBatch.from_pydict(columns)], {0: (40, 90)})
+    part = fetch(client, 40, topic="mirrored")
+    assert (offsets_of(part), part.high_watermark, part.log_start_offset) == (offsets, 90, 40)
+    assert offsets_of(fetch(client, 42, topic="mirrored"))[-2:] == [45, 70]
+    assert fetch(client, 39, topic="mirrored").error_code == OUT_OF_RANGE
+    sent = produce_request({0: record_batch(b"1")}, topic="mirrored")
+    refused = client.ask(sent, 9).responses[0].partition_responses[0]
+    assert refused.error_code == POLICY_VIOLATION and "replog mirror" in refused.error_message

@@ -25,7 +25,7 @@ NEXT_LEVEL = EntryFold.newest_level + 1
 class NextState(ClusterLedgerState):
     """Of a release with other rules of judging."""
 
-    newest_level = NEXT_LEVEL
+    newest_level = own_level = NEXT_LEVEL
 
 
 def put(process, first, end):
@@ -88,7 +88,7 @@ def test_clients_of_the_older_release_stop_and_say_what_to_do(tmp_path, monkeypa
         assert producer.send("orders", b"1").result(20).offset == 0
     newer = Cluster.open(path)
     with monkeypatch.context() as patch:
-        patch.setattr(EntryFold, "newest_level", NEXT_LEVEL)
+        [patch.setattr(EntryFold, name, NEXT_LEVEL) for name in ("newest_level", "own_level")]
         with Producer(newer) as producer:
             assert producer.send("orders", b"2").result(20).offset == 1
     older = older if is_open else Cluster.open(path)
@@ -98,6 +98,6 @@ def test_clients_of_the_older_release_stop_and_say_what_to_do(tmp_path, monkeypa
     with consumer, pytest.raises(UnsupportedFormatError, match="Upgrade"):
         consumer.poll(20)
     with monkeypatch.context() as patch:
-        patch.setattr(EntryFold, "newest_level", NEXT_LEVEL)
+        [patch.setattr(EntryFold, name, NEXT_LEVEL) for name in ("newest_level", "own_level")]
         with Consumer(Cluster.open(path), "orders", auto_offset_reset="earliest") as consumer:
             assert consumer.to_arrow().column("value").to_pylist() == [b"1", b"2"]

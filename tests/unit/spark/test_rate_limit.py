@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.sizing import BatchDelay, TriggerLimits, limit_bytes, limit_rows
+from spark_replog.spark.source.sizing import BatchDelay, TriggerLimits, limit_amount, limit_rows
 
 pytestmark = pytest.mark.case("connector-maxoffsetspertrigger", "connector-minoffsetspertrigger")
 
@@ -100,14 +100,14 @@ def even(size_per_row):
 
 def test_bytes_are_shared_by_the_bytes_that_wait():
     sizes = even({A: 10, B: 30})
-    assert limit_bytes({A: 0, B: 0}, {A: 100, B: 100}, 400, sizes) == {A: 20, B: 6}
-    assert limit_bytes({A: 0, B: 0}, {A: 3, B: 100}, 400, sizes) == {A: 2, B: 12}
-    assert limit_bytes({A: 0, B: 0}, {A: 30, B: 10}, 400, sizes) == {A: 20, B: 6}, "each alone would fit"
+    assert limit_amount({A: 0, B: 0}, {A: 100, B: 100}, 400, sizes) == {A: 20, B: 6}
+    assert limit_amount({A: 0, B: 0}, {A: 3, B: 100}, 400, sizes) == {A: 2, B: 12}
+    assert limit_amount({A: 0, B: 0}, {A: 30, B: 10}, 400, sizes) == {A: 20, B: 6}, "each alone would fit"
 
 
 def test_everything_is_taken_when_it_fits():
-    assert limit_bytes({A: 5, B: 0}, {A: 10, B: 10}, 350, even({A: 10, B: 30})) == {A: 10, B: 10}
-    assert limit_bytes({A: 10}, {A: 10}, 1, even({A: 10})) == {A: 10}
+    assert limit_amount({A: 5, B: 0}, {A: 10, B: 10}, 350, even({A: 10, B: 30})) == {A: 10, B: 10}
+    assert limit_amount({A: 10}, {A: 10}, 1, even({A: 10})) == {A: 10}
 
 
 def test_whole_partitions_do_not_let_the_others_past_the_limit():
@@ -117,12 +117,12 @@ def test_whole_partitions_do_not_let_the_others_past_the_limit():
         count = min(end - start, size_bytes // size_per_row[key])
         return start + count, size_per_row[key] * count
 
-    assert limit_bytes({A: 0, B: 0}, {A: 1, B: 100}, 100, whole_rows) == {A: 1, B: 1}
+    assert limit_amount({A: 0, B: 0}, {A: 1, B: 100}, 100, whole_rows) == {A: 1, B: 1}
 
 
 def test_a_row_larger_than_the_limit_is_still_taken():
-    assert limit_bytes({A: 0, B: 7}, {A: 9, B: 7}, 5, even({A: 1000, B: 1})) == {A: 1, B: 7}
-    assert limit_bytes({A: 0, B: 0}, {A: 9, B: 9}, 1, even({A: 1, B: 1})) == {A: 1, B: 1}
+    assert limit_amount({A: 0, B: 7}, {A: 9, B: 7}, 5, even({A: 1000, B: 1})) == {A: 1, B: 7}
+    assert limit_amount({A: 0, B: 0}, {A: 9, B: 9}, 1, even({A: 1, B: 1})) == {A: 1, B: 1}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from spark_replog.admin.controller import MirrorOf
+from spark_replog.client.chunk_append import ChunkAppender
+from spark_replog.client.mirrored_log import MirroredLog
 from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold.object_table import ObjectTable
@@ -27,6 +31,31 @@ def test_a_limit_is_shared_in_proportion(source, start_query):
         counts.append([len(rows.get(f"t-{number}", ())) for number in range(3)])
     assert counts[:3] == [[8, 1, 1], [9, 1, 0], [9, 1, 0]]
     assert [sum(column) for column in zip(*counts, strict=True)] == [101, 11, 1]
+
+
+def test_a_limit_counts_the_rows_of_a_mirrored_topic_not_its_offsets(source, start_query):
+    """Kafka's connector counts offsets: with a gap of a million it would read nothing for thousands of batches."""
+    source.controller.create_topic("t", 2, mirror=MirrorOf("kafka:c/t/1", (50, 0)))
+    log = MirroredLog(source.cluster, ChunkAppender(source.cluster, "mirror"), "t", "kafka:c/t/1")
+    places = [(0, 50 + number) for number in range(20)] + [(0, 1_000_000 + number) for number in range(20)]
+    places += [(1, 3 * number) for number in range(40)]
+    columns = {
+        "value": pa.array([b"x"] * len(places), pa.binary()),
+        "partition": pa.array([partition for partition, _ in places], pa.int32()),
+        "offset": pa.array([offset for _, offset in places], pa.int64()),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    log.append([rows.slice(0, 20), rows.slice(40)], {0: (50, 1_000_000), 1: (0, 120)})
+    log.append([rows.slice(20, 20)], {0: (1_000_000, 1_000_020)})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    batches = []
+    while (read := query.next()) is not None:
+        batches.append(read)
+    assert all(sum(map(len, batch.values())) <= 20 for batch in batches)
+    assert len(batches) < 25, "as many as there are rows, and not as there are offsets"
+    for number in range(2):
+        got = [offset for batch in batches for offset in batch.get(f"t-{number}", ())]
+        assert got == [offset for partition, offset in places if partition == number]
 
 
 def test_no_option_means_no_limit(source, start_query):
