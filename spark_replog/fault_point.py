@@ -1,6 +1,6 @@
 """Named steps at which a test kills or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
 
-If not set, a step does nothing. Steps are in maintenance, snapshots, copies, derivations and ``replog table sync``;
+If not set, a step does nothing. Steps are in maintenance, snapshots, copies, derivations, mirrors and table syncs;
 tests add their own elsewhere.
 """
 

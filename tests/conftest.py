@@ -93,5 +93,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--records", type=int, default=100_000, help="what Kafka's producer sends while gateways are killed and stopped"
     )
+    parser.addoption("--mirror-kills", type=int, default=8, help="how often a mirror of Kafka is killed, 3 s each")
     parser.addoption("--first-seed", type=int, default=0, help="the first schedule of the whole system, or storm")
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")

@@ -47,6 +47,7 @@ _COMMANDS = {
     "table": "Fill Delta and Iceberg tables from typed topics.",
     "group": "Show consumer groups and their lag; reset or delete offsets.",
     "query": "Show streaming queries and their lag, by their checkpoints.",
+    "mirror": "Mirror topics of Kafka, with the same offsets.",
     "gateway": "Serve the store to Kafka's clients.",
     "user": "Keep the file of a gateway's users.",
     "metrics": "Serve the metrics of a store to Prometheus.",

@@ -79,6 +79,8 @@ class FewRecords(NamedTuple):
     time_deltas_ms: Int64Array
     headers: pa.Array | None
     header_count: int
+    offset_deltas: Int64Array
+    """They are 0 to N - 1 as a producer sends them, and have gaps where a log was compacted."""
 
 
 def read_few(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> FewRecords:
@@ -91,7 +93,7 @@ def read_few(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> Few
     Raises:
         InvalidConfigError: INVALID_RECORD, MESSAGE_TOO_LARGE.
     """
-    keys, values, deltas = list[bytes | None](), list[bytes | None](), list[int]()
+    keys, values, deltas, numbers = list[bytes | None](), list[bytes | None](), list[int](), list[int]()
     header_keys, header_values, header_ends = list[bytes | None](), list[bytes | None](), [0]
     at = record = 0
     try:
@@ -103,8 +105,7 @@ def read_few(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> Few
             delta, at = varint(payload, at + 1, record, LONG_BYTES_MAX)  # a byte of attributes, of which none exists
             deltas.append(delta)
             number, at = varint(payload, at, record)
-            if number != record:
-                raise wrong_record(record, NOT_CONSECUTIVE)
+            numbers.append(number)
             key, at = _bytes(payload, at, record)
             value, at = _bytes(payload, at, record)
             keys.append(key)
@@ -132,7 +133,9 @@ def read_few(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> Few
     headers = None
     if header_keys:
         headers = header_column(_column(header_keys), _column(header_values), np.array(header_ends, np.int32))
-    return FewRecords(_column(keys), _column(values), np.array(deltas, np.int64), headers, len(header_keys))
+    offset_deltas = np.array(numbers, np.int64)
+    times = np.array(deltas, np.int64)
+    return FewRecords(_column(keys), _column(values), times, headers, len(header_keys), offset_deltas)
 
 
 def _bytes(payload: bytes, at: int, record: int) -> tuple[bytes | None, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
@@ -163,6 +164,119 @@ def decode(records: Buffer, *, bytes_max: int, now_ms: int) -> list[ProducedBatc
     return batches
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows of neighbouring record batches, as a broker has them.
+
+    Attributes:
+        data: key, value, timestamp[, headers] of the rows; None: there are none that a reader may see.
+        offsets: of these rows, ascending.
+        next_offset: the one after the batches.
+        is_append_time: whether the times are those of the broker (LogAppendTime).
+    """
+
+    data: pa.RecordBatch | None
+    offsets: Array
+    next_offset: int
+    is_append_time: bool = False
+
+
+_NO_OFFSETS = np.empty(0, np.int64)
+_MARKER = struct.Struct(">hh")
+"""The key of a control record: its version, and 0 for the end of a transaction that was aborted."""
+_JOINED_BYTES = 4 * 1024 * 1024
+"""Decompressed batches are read together up to this size: the steps for one cost as much as those for many."""
+
+
+def decode_stored(records: Buffer, aborted: Iterable[tuple[int, int]], *, bytes_max: int) -> Iterator[StoredRows]:
+    """Yield the rows of a fetch of committed records; a batch that is cut short ends it.
+
+    Source: Kafka's ``CompletedFetch`` (consumer).
+
+    Args:
+        aborted: (producer id, first offset) of the transactions that the answer names: their records are left out.
+        bytes_max: of memory, that one batch may take.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE.
+        InvalidConfigError: INVALID_RECORD, MESSAGE_TOO_LARGE.
+    """
+    waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
+    gone: set[int] = set()
+    run: list[tuple[_Header, bytes]] = []
+    size_bytes, next_offset = 0, None
+    for header, body in _whole_batches(memoryview(records)):
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        while waiting and waiting[-1][0] < next_offset:
+            gone.add(waiting.pop()[1])
+        attributes = header.attributes
+        if attributes & _CONTROL_BIT:
+            if header.record_count and _is_abort(_payload(header, body, bytes_max)):
+                gone.discard(header.producer_id)
+            continue
+        if not header.record_count or (attributes & _TRANSACTION_BIT and header.producer_id in gone):
+            continue
+        payload = _payload(header, body, bytes_max)
+        is_other = run and (run[0][0].attributes ^ attributes) & _APPEND_TIME_BIT
+        if is_other or size_bytes + len(payload) > _JOINED_BYTES:
+            yield from _joined(run, bytes_max)
+            run, size_bytes = [], 0
+        run.append((header, payload))
+        size_bytes += len(payload)
+    yield from _joined(run, bytes_max)
+    if next_offset is not None:
+        yield StoredRows(None, _NO_OFFSETS, next_offset)
+
+
+def _whole_batches(view: memoryview) -> Iterator[tuple[_Header, memoryview]]:
+    """Yield the header and the records of each batch, checked against its checksum, up to one that is cut short."""
+    at = 0
+    while len(view) - at >= HEADER_BYTES:
+        header = _Header(*_HEADER.unpack_from(view, at))
+        size_bytes = header.length + _LENGTH_FROM
+        if header.magic != MAGIC or size_bytes < HEADER_BYTES:
+            raise _corrupt(f"a record batch has format {header.magic} and {size_bytes} bytes")
+        if size_bytes > len(view) - at:
+            return
+        body = view[at : at + size_bytes]
+        if (crc := crc32c(body[_CRC_FROM:])) != header.crc:
+            raise _corrupt(f"the checksum of a record batch is {crc:08x}, it says {header.crc:08x}")
+        yield header, body[HEADER_BYTES:]
+        at += size_bytes
+
+
+def _payload(header: _Header, body: memoryview, bytes_max: int) -> bytes:
+    if header.attributes & _CODEC_BITS >= len(CODECS):
+        raise _corrupt(f"a record batch has compression number {header.attributes & _CODEC_BITS}")
+    return decompress(body, CODECS[header.attributes & _CODEC_BITS], bytes_max)
+
+
+def _is_abort(payload: bytes) -> bool:
+    key = read_few(payload, 1, len(payload), len(payload)).keys[0].as_py() or b""
+    return len(key) >= _MARKER.size and _MARKER.unpack_from(key)[1] == 0
+
+
+def _joined(run: Sequence[tuple[_Header, bytes]], bytes_max: int) -> Iterator[StoredRows]:
+    """Yield the rows of neighbouring batches with one kind of times; nothing for none."""
+    if not run:
+        return
+    headers = [header for header, _ in run]
+    counts = [header.record_count for header in headers]
+    payload = run[0][1] if len(run) == 1 else b"".join([part for _, part in run])
+    read, _ = _records(sum(counts), payload, max(bytes_max, _JOINED_BYTES * _RECORD_MEMORY_BYTES))
+    bases = np.repeat([header.base_offset for header in headers], counts)
+    lasts = np.repeat([header.last_offset_delta for header in headers], counts)
+    deltas, offsets = read.offset_deltas, read.offset_deltas + bases
+    if ((deltas < 0) | (deltas > lasts)).any() or (np.diff(offsets) <= 0).any():
+        raise _corrupt("the offsets of a record batch do not ascend")
+    is_append_time = bool(headers[0].attributes & _APPEND_TIME_BIT)
+    if is_append_time:
+        times_ms = np.repeat([header.max_timestamp_ms for header in headers], counts)
+    else:
+        times_ms = read.time_deltas_ms + np.repeat([header.base_timestamp_ms for header in headers], counts)
+    yield StoredRows(_rows(read, _times(0, times_ms, 0)), offsets, int(offsets[-1]) + 1, is_append_time)
+
+
 def _check_header(header: _Header) -> None:
     attributes = header.attributes
     if attributes & _CODEC_BITS >= len(CODECS):
@@ -198,19 +312,28 @@ def _check_header(header: _Header) -> None:
 
 def _columns(header: _Header, payload: bytes, bytes_max: int, now_ms: int) -> tuple[pa.RecordBatch, int]:
     """Return the records of a batch, and the bytes of memory that they took."""
-    count = header.record_count
+    records, taken_bytes = _records(header.record_count, payload, bytes_max)
+    _refuse(records.offset_deltas != np.arange(header.record_count), NOT_CONSECUTIVE)
+    return _rows(records, _times(header.base_timestamp_ms, records.time_deltas_ms, now_ms)), taken_bytes
+
+
+def _records(count: int, payload: bytes, bytes_max: int) -> tuple[FewRecords, int]:
+    """Return the columns of the records of a batch, and the bytes of memory that they took."""
     if count > len(payload) // _RECORD_BYTES_MIN:
         raise invalid(f"{len(payload)} bytes cannot hold {count} records. Send a whole batch")
     taken_bytes = len(payload) + count * _RECORD_MEMORY_BYTES
     if taken_bytes > bytes_max:
         raise too_large(bytes_max)
     read = read_few if count <= few_records.FEW_ROWS else _read_many
-    keys, values, time_deltas_ms, headers, header_count = read(payload, count, bytes_max - taken_bytes, bytes_max)
-    columns = [keys, values, _times(header.base_timestamp_ms, time_deltas_ms, now_ms)]
-    if headers is not None:
-        columns.append(headers)
-    data = pa.RecordBatch.from_arrays(columns, schema=data_schema(headers is not None))
-    return data, taken_bytes + header_count * HEADER_MEMORY_BYTES
+    records = read(payload, count, bytes_max - taken_bytes, bytes_max)
+    return records, taken_bytes + records.header_count * HEADER_MEMORY_BYTES
+
+
+def _rows(records: FewRecords, times: pa.Array) -> pa.RecordBatch:
+    columns = [records.keys, records.values, times]
+    if records.headers is not None:
+        columns.append(records.headers)
+    return pa.RecordBatch.from_arrays(columns, schema=data_schema(records.headers is not None))
 
 
 def _read_many(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> FewRecords:
@@ -222,7 +345,6 @@ def _read_many(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> F
     _refuse(at + length != ends, WRONG_LENGTH)
     time_delta, at = _varints(data, at + 1, LONG_BYTES_MAX)  # a byte of attributes, of which none exists
     offset_delta, at = _varints(data, at, INT_BYTES_MAX)
-    _refuse(offset_delta != np.arange(count), NOT_CONSECUTIVE)
     key_length, key_start = _varints(data, at, INT_BYTES_MAX)
     key_end = key_start + np.maximum(key_length, 0)
     value_length, value_start = _varints(data, key_end, INT_BYTES_MAX)
@@ -238,7 +360,7 @@ def _read_many(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> F
         headers = _headers(payload, at, header_count, ends)
     keys = _cut_out(payload, key_start, key_end, key_length < 0)
     values = _cut_out(payload, value_start, value_end, value_length < 0)
-    return FewRecords(keys, values, time_delta, headers, int(header_count.sum()))
+    return FewRecords(keys, values, time_delta, headers, int(header_count.sum()), offset_delta)
 
 
 def _record_starts(payload: bytes, count: int) -> Array:
