@@ -113,7 +113,9 @@ EDGES: dict[str, set[str]] = {
         "client",
         "tables",
         "gateway",
+        "mirror",
     },
+    "mirror": {"config", "log/codec", "cluster", "admin", "client", "gateway"},
     "tables": {"config", "log", "log/codec", "cluster", "read", "groups", "client"},
     "ui": {
         "config",
@@ -130,7 +132,7 @@ EDGES: dict[str, set[str]] = {
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
-    "kafka": ("spark_replog/gateway/",),
+    "kafka": ("spark_replog/gateway/", "spark_replog/mirror/kafka_source.py"),
     "rich": ("spark_replog/cli/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),

@@ -125,15 +125,15 @@ class KafkaSource:
         answer = self._ask(request)
         self.cluster_id = answer.cluster_id or ""
         self._manager.cluster.update_metadata(answer)
-        found = {}
+        described = {}
         for topic in answer.topics:
             if topic.error_code not in (NO_ERROR, UNKNOWN_TOPIC, NOT_ALLOWED):
                 raise self._failed(f"topic '{topic.name}': {kafka_errors.for_code(topic.error_code).__name__}")
             if topic.error_code == NO_ERROR and not topic.is_internal:
                 leaders = {part.partition_index: part.leader_id for part in topic.partitions}
                 row = tuple(leaders[number] for number in range(len(leaders)))
-                found[topic.name] = SourceTopic(topic.name, topic.topic_id, row)
-        return found
+                described[topic.name] = SourceTopic(topic.name, topic.topic_id, row)
+        return described
 
     def offsets(self, topic: SourceTopic, at: int) -> dict[int, int]:
         """Return where each partition begins (`EARLIEST`) or ends for readers of committed records (`LATEST`)."""

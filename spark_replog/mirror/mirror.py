@@ -86,45 +86,45 @@ class Mirror:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic that was named is not there.
             ReplogError: REPLOG_MIRROR_SOURCE.
         """
-        found = self._source.topics(None if self._pattern is not None else self._names)
-        lacking = [name for name in self.topics if name not in found]
-        found |= self._source.topics(lacking) if lacking else {}
+        described = self._source.topics(None if self._pattern is not None else self._names)
+        lacking = [name for name in self.topics if name not in described]
+        described |= self._source.topics(lacking) if lacking else {}
         for name in lacking:
-            if name not in found and self.topics[name].error is None:
+            if name not in described and self.topics[name].error is None:
                 self._leave_alone(self.topics[name], _deleted(name))
-        missing = [name for name in self._names if name not in found and name not in self.topics]
+        missing = [name for name in self._names if name not in described and name not in self.topics]
         if missing:
             raise NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Kafka has no topic {', '.join(missing)}, or this user may not describe it. Correct --topics.",
                 topic=missing[0],
             )
-        for name, topic in sorted(found.items()):
+        for name, topic in sorted(described.items()):
             if name in self._names or (self._pattern is not None and self._pattern.fullmatch(name)):
                 self._refresh_topic(topic)
 
     def _refresh_topic(self, topic: SourceTopic) -> None:
-        known = self.topics.get(topic.name)
-        if topic.name in self.refused or (known is not None and known.error is not None):
+        mirrored = self.topics.get(topic.name)
+        if topic.name in self.refused or (mirrored is not None and mirrored.error is not None):
             return
         try:
-            if known is None:
-                known = self.topics[topic.name] = self._open(topic)
-            elif known.source.topic_id != topic.topic_id:
+            if mirrored is None:
+                mirrored = self.topics[topic.name] = self._open(topic)
+            elif mirrored.source.topic_id != topic.topic_id:
                 raise _made_again(topic.name)
-            known.source = topic
-            if len(topic.leaders) > len(known.ends):
+            mirrored.source = topic
+            if len(topic.leaders) > len(mirrored.ends):
                 self._grow(topic)
-                known.look_again()
+                mirrored.look_again()
             if min(topic.leaders) >= 0:
-                known.source_ends = self._source.offsets(topic, LATEST)
+                mirrored.source_ends = self._source.offsets(topic, LATEST)
         except ReplogError as error:
             if error.code not in _OF_ONE_TOPIC:
                 raise
-            if known is None:
+            if mirrored is None:
                 self.refused[topic.name] = error
             else:
-                self._leave_alone(known, error)
+                self._leave_alone(mirrored, error)
 
     def _open(self, topic: SourceTopic) -> MirroredTopic:
         """Return a topic of the store; make it if it is not there."""
