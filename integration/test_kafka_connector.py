@@ -98,6 +98,37 @@ def copy_by_kafka(spark, address, source, sink, checkpoint):
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
+def write_pairs(spark, path, topics, start, end):
+    """Append numbers as text to both topics, a second apart; the last five before the start once more."""
+    frame = spark.range(max(0, start - 5), end, 1, 2).selectExpr(
+        "cast(id as string) value", "timestamp_seconds(1700000000 + id) timestamp"
+    )
+    for topic in topics:
+        frame.write.format("replog").mode("append").option("topic", topic).save(path)
+
+
+def count_pairs(spark, address, path, form, topics, sink, checkpoint):
+    """Join two topics without their doubles, and count the pairs in windows; return the batch that came last."""
+    from pyspark.sql.functions import expr, window
+
+    def load(topic, name):
+        reader = spark.readStream.format(form).option("subscribe", topic).option("startingOffsets", "earliest")
+        reader = reader.option("kafka.bootstrap.servers", address) if form == "kafka" else reader.option("path", path)
+        rows = reader.load().selectExpr(f"cast(value as string) {name}_id", f"timestamp {name}_at")
+        return rows.withWatermark(f"{name}_at", "10 seconds").dropDuplicates([f"{name}_id", f"{name}_at"])
+
+    near = "left_id = right_id and right_at between left_at - interval 5 seconds and left_at + interval 5 seconds"
+    pairs = load(topics[0], "left").join(load(topics[1], "right"), expr(near))
+    counts = pairs.groupBy(window("left_at", "10 seconds")).count()
+    writer = counts.selectExpr("to_json(struct(window.start, count)) value").writeStream.format("replog")
+    writer = writer.option("path", path).option("topic", sink).option("checkpointLocation", checkpoint)
+    query = writer.outputMode("append").trigger(availableNow=True).start()
+    query.awaitTermination(280)
+    if query.exception() is not None:
+        raise query.exception()
+    return query.lastProgress["batchId"]
+
+
 def start_real_time(spark, address, source, sink, checkpoint):
     """Start a copy in real-time mode, whose first batch takes longer than the test."""
     kafka = {"kafka.bootstrap.servers": address}
@@ -173,3 +204,33 @@ def test_real_time_mode_passes_rows_on_within_its_batch(driver, store, address):
         "rows": count, "distinct": count, "sum": sum(range(count)), "dense": True, "partitions": 2,
         "kafka": count, "other": 0, "headers": 0, "no_key": sum(n % 7 == 0 for n in range(count)),
     }  # fmt: skip
+
+
+def test_a_stateful_query_is_moved_here_in_mid_stream_and_back_and_counts_as_its_twin_that_stayed(
+    driver, environment, store, address
+):
+    """Two sources, two times doubles, a join and windows: state, watermarks and batches of the checkpoint go on."""
+    topics, path = [store.topic("pairs-left", 2), store.topic("pairs-right", 2)], str(store.path)
+    sinks = {name: store.topic(f"pairs-{name}", 1) for name in ("moved", "twin")}
+    checkpoint, twin = store.checkpoint("pairs-0"), store.checkpoint("pairs-twin")
+    batches = []
+    for turn, form in enumerate(("kafka", "replog", "kafka")):
+        run_in(driver, write_pairs, path=path, topics=topics, start=turn * 100, end=turn * 100 + 100)
+        if turn:
+            original, checkpoint = checkpoint, store.checkpoint(f"pairs-{turn}")
+            command = [environment.replog, "-s", path, "checkpoint", "convert", original, checkpoint, "--to", form]
+            done = environment.run([*map(str, command), "--bootstrap", address, "-f", "json"])
+            answer = json.loads(done.stdout)
+            assert {item["source"] for item in answer["items"]} == {"0", "1"}
+            assert sum(item["rows"] for item in answer["items"]) == 2 * (turn * 105 - 5), "all rows were compared"
+        shared = {"address": address, "path": path, "topics": topics}
+        batches.append(run_in(driver, count_pairs, form=form, sink=sinks["moved"], checkpoint=checkpoint, **shared))
+        run_in(driver, count_pairs, form="kafka", sink=sinks["twin"], checkpoint=twin, **shared)
+    rows = {
+        name: spark_replog.open(path).topic(sink).scan().to_arrow().column("value").to_pylist()
+        for name, sink in sinks.items()
+    }
+    counted = [json.loads(value) for value in rows["moved"]]
+    assert sorted(rows["moved"]) == sorted(rows["twin"])
+    assert [item["count"] for item in counted] == [10] * len(counted) and len(counted) >= 27
+    assert batches == sorted(set(batches)), "the batches of one query"

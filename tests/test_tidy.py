@@ -99,6 +99,7 @@ EDGES: dict[str, set[str]] = {
         "maintenance",
         "client",
     },
+    "mirror": {"storage", "log", "cluster", "monitor", "client"},
     "cli": {
         "config",
         "storage",
@@ -132,7 +133,7 @@ EDGES: dict[str, set[str]] = {
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
-    "kafka": ("spark_replog/gateway/", "spark_replog/mirror/kafka_source.py"),
+    "kafka": ("spark_replog/gateway/", "spark_replog/mirror/kafka_source.py", "spark_replog/mirror/kafka_side.py"),
     "rich": ("spark_replog/cli/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),

@@ -57,6 +57,7 @@ _COMMANDS = {
     "coordinator": "Catch up followers and restore leaders between commits.",
     "acl": "Grant and deny operations to principals.",
     "quota": "Limit how fast clients write and read.",
+    "checkpoint": "Move streaming queries between Kafka and a store.",
     "doctor": "Check this machine and the store, and name the fix.",
     "debug": "Collect what support needs, without rows and credentials.",
     "explain": "Explain an error code: meaning, state, remedy.",

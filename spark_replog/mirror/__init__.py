@@ -1,1 +1,1 @@
-"""Mirrors of Kafka's topics, with the same offsets: committed records of a cluster, written to a store."""
+"""Coming from Kafka, and going back: mirrors with the same offsets, and checkpoints that go on in the other system."""

@@ -15,17 +15,16 @@ from typing import Any
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import (
-    CorruptDataError,
     ErrorCode,
     InvalidConfigError,
     NotFoundError,
     RetriableError,
-    UnsupportedFormatError,
 )
 from spark_replog.health.readers import Lag, PartitionProgress, Reader, first_append_times, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.log_offset import META_KEY, LogOffset
+from spark_replog.monitor.offset_file import OffsetFile, damaged
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.open_store import open_store
 
@@ -121,32 +120,18 @@ def parse_batch(batch_id: int, data: bytes, url: str = "") -> Batch:
     Raises CORRUPT_MESSAGE, UNSUPPORTED_VERSION.
     """
     name = _name(f"offsets/{batch_id}", url)
-    try:
-        version, metadata, *lines = data.decode().splitlines()
-    except ValueError:
-        raise _damaged(name) from None
-    if version not in ("v1", "v2"):
-        raise UnsupportedFormatError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"{name} has version '{version[:20]}'; this release reads v1 and v2. Upgrade.",
-        )
-    time_ms = _json(metadata.encode(), name).get("batchTimestampMs", 0) if metadata.strip() else 0
+    file = OffsetFile.parse(data, name)
+    time_ms = _json(file.metadata.encode(), name).get("batchTimestampMs", 0) if file.metadata.strip() else 0
     sources = []
-    for line in lines:
-        text = line.partition(":")[2] if version == "v2" and not line.startswith("{") else line
-        if META_KEY not in text:  # an offset of another source, or '-' for none
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
+    for source in file.sources:
+        value = source.value if META_KEY in source.text else None  # else an offset of another source
         if isinstance(value, dict) and isinstance(value.get(META_KEY), dict):
             try:
                 sources.append(LogOffset.from_json(value))
             except (ValueError, TypeError, AttributeError):
-                raise _damaged(name) from None
+                raise damaged(name) from None
     if type(time_ms) is not int or not 0 <= time_ms < 1 << 63:
-        raise _damaged(name)
+        raise damaged(name)
     return Batch(batch_id, time_ms, tuple(sources))
 
 
@@ -177,20 +162,12 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise _damaged(name)
+        raise damaged(name)
     return value
 
 
 def _name(key: str, url: str) -> str:
     return f"{key} of the checkpoint '{url}'"
-
-
-def _damaged(name: str) -> CorruptDataError:
-    return CorruptDataError(
-        ErrorCode.CORRUPT_MESSAGE,
-        f"{name} cannot be read: Spark did not write it in this form. Give another checkpoint, or "
-        "restore this one from a backup.",
-    )
 
 
 class QueryMonitor(Admin):
