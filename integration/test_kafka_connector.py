@@ -219,7 +219,7 @@ def test_a_stateful_query_is_moved_here_in_mid_stream_and_back_and_counts_as_its
         if turn:
             original, checkpoint = checkpoint, store.checkpoint(f"pairs-{turn}")
             command = [environment.replog, "-s", path, "checkpoint", "convert", original, checkpoint, "--to", form]
-            done = environment.run([*map(str, command), "--bootstrap", address, "-f", "json"])
+            done = environment.run(*map(str, command), "--bootstrap", address, "-f", "json")
             answer = json.loads(done.stdout)
             assert {item["source"] for item in answer["items"]} == {"0", "1"}
             assert sum(item["rows"] for item in answer["items"]) == 2 * (turn * 105 - 5), "all rows were compared"
