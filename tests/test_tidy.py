@@ -99,7 +99,6 @@ EDGES: dict[str, set[str]] = {
         "maintenance",
         "client",
     },
-    "mirror": {"storage", "log", "cluster", "monitor", "client"},
     "cli": {
         "config",
         "storage",
@@ -116,7 +115,17 @@ EDGES: dict[str, set[str]] = {
         "gateway",
         "mirror",
     },
-    "mirror": {"config", "log/codec", "cluster", "admin", "client", "gateway"},
+    "mirror": {
+        "config",
+        "storage",
+        "log",
+        "log/codec",
+        "cluster",
+        "admin",
+        "monitor",
+        "client",
+        "gateway",
+    },
     "tables": {"config", "log", "log/codec", "cluster", "read", "groups", "client"},
     "ui": {
         "config",
@@ -133,7 +142,7 @@ EDGES: dict[str, set[str]] = {
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
-    "kafka": ("spark_replog/gateway/", "spark_replog/mirror/kafka_source.py", "spark_replog/mirror/kafka_side.py"),
+    "kafka": ("spark_replog/gateway/", "spark_replog/mirror/kafka_source.py"),
     "rich": ("spark_replog/cli/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.mirror import needs_kafka
 from spark_replog.cli.output import ProgressLine, emit
 from spark_replog.cli.settings import ReplogGroup, current_settings
 from spark_replog.cli.tables import table
@@ -32,10 +33,12 @@ def checkpoint() -> None:
 @click.option("--to", "to", type=click.Choice(["replog", "kafka"]), required=True,
               help="Whose source shall read the copy: format(\"replog\") or format(\"kafka\").")  # fmt: skip
 @click.option("--bootstrap", required=True, metavar="HOST:PORT,...", help="The Kafka cluster, or a gateway.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Settings of Kafka's client, as client.properties: SASL, TLS, timeouts.")  # fmt: skip
 @click.option("--compare", "compared_count", type=click.IntRange(min=0), default=10_000, show_default=True,
               help="Rows before the query's position to compare on both sides, in each partition.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Compare, and show what would change; write nothing.")
-def convert(original: str, copy: str, to: str, bootstrap: str, compared_count: int, *, dry_run: bool) -> int:
+def convert(original: str, copy: str, **given: Any) -> int:
     """Copy CHECKPOINT into the new folder COPY so that its query goes on with the other system.
 
     Stop the query first. Then start it with the other format, the other options and COPY as its checkpointLocation: its
@@ -44,24 +47,28 @@ def convert(original: str, copy: str, to: str, bootstrap: str, compared_count: i
     Each offset must mean the same row on both sides, as with a mirrored topic, or one that a gateway serves. Rows that
     a repeated batch reads again, and some before them, are compared; what could not be compared is shown.
     """
-    settings = current_settings()
+    settings, to, address = current_settings(), given["to"], given["bootstrap"]
     cluster = settings.open_cluster()
-    from spark_replog.mirror.checkpoint_copy import CheckpointCopy
-    from spark_replog.mirror.kafka_side import KafkaSide
-    from spark_replog.mirror.replog_side import ReplogSide
+    with needs_kafka():
+        from spark_replog.mirror.checkpoint_copy import CheckpointCopy
+        from spark_replog.mirror.client_config import read_client_config
+        from spark_replog.mirror.kafka_side import KafkaSide
+        from spark_replog.mirror.kafka_source import KafkaSource
+        from spark_replog.mirror.replog_side import ReplogSide
     from spark_replog.storage.open_store import open_store
 
-    with ExitStack() as stack:
-        kafka = stack.enter_context(KafkaSide(bootstrap, {}))
-        sides = (kafka, ReplogSide(cluster)) if to == "replog" else (ReplogSide(cluster), kafka)
-        job = CheckpointCopy(open_store(original, settings.storage_options), *sides, compared_count=compared_count)
+    options = {} if given["config_file"] is None else read_client_config(given["config_file"])
+    with KafkaSource(address, options) as source, ProgressLine(quiet=settings.quiet) as line:
+        here, kafka = ReplogSide(cluster), KafkaSide(source, address)
+        sides = (kafka, here) if to == "replog" else (here, kafka)
+        original_store = open_store(original, settings.storage_options)
+        job = CheckpointCopy(original_store, *sides, compared_count=given["compared_count"])
         plan = job.plan()
-        if not dry_run:
-            line = stack.enter_context(ProgressLine(quiet=settings.quiet))
+        if not given["dry_run"]:
             target = open_store(copy, settings.storage_options)
             target.make_folder("")
             job.write(plan, target, lambda done, total: line.update(f"copied {done:,} of {total:,} files"))
-    return _show(plan, copy, to, is_dry_run=dry_run)
+    return _show(plan, copy, to, is_dry_run=given["dry_run"])
 
 
 def _show(plan: CheckpointPlan, copy: str, to: str, *, is_dry_run: bool) -> int:

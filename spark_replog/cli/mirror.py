@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
 SCHEME = "kafka://"
 _COLUMNS = {"TOPIC": "topic", "ROWS": "rows", "BYTES": "bytes", "LAG": "lag", "ENDS": "ends", "LOST": "lost",
             "ERROR": "error"}  # fmt: skip
+
+
+@contextmanager
+def needs_kafka() -> Iterator[None]:
+    """Say which extra is missing, if an import fails. Raises REPLOG_ENVIRONMENT."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT, "this needs kafka-python. Run: pip install 'spark-replog[kafka]'"
+        ) from None
 
 
 @click.command(
@@ -54,14 +67,10 @@ def mirror(source: str, topics: str, pattern: str | None, once: bool, config_fil
     if not source.startswith(SCHEME) or not source.removeprefix(SCHEME).strip("/"):
         raise click.UsageError(f"the source is '{source}'. Give kafka://HOST:PORT")
     cluster = current_settings().open_cluster()
-    try:
+    with needs_kafka():
         from spark_replog.mirror.client_config import read_client_config
         from spark_replog.mirror.kafka_source import KafkaSource
         from spark_replog.mirror.mirror import Mirror
-    except ModuleNotFoundError:
-        raise ReplogError(
-            ErrorCode.REPLOG_ENVIRONMENT, "a mirror needs kafka-python. Run: pip install 'spark-replog[kafka]'"
-        ) from None
     settings = {} if config_file is None else read_client_config(config_file)
     stops: list[int] = []
     with (

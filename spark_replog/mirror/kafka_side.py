@@ -5,41 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import kafka
-from kafka.errors import KafkaError
+import pyarrow as pa
 
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.gateway.record_batch import StoredRows, decode_stored
 from spark_replog.ids import TopicPartition
 from spark_replog.mirror.checkpoint_copy import INITIAL_MARK, Position, kafka_position, kafka_text
+from spark_replog.mirror.kafka_source import EARLIEST, LATEST, NO_ERROR, KafkaSource, SourceTopic, Wanted
 from spark_replog.monitor.offset_file import SourceOffset
+
+FETCH_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = 64 << 20
+WAIT_MS = 500
+EMPTY_MAX = 20
+"""Answers in a row without a record, where there must be some."""
 
 
 class KafkaSide:
-    """Reads committed records only. A context manager.
+    """Committed records of a cluster. Methods raise what `KafkaSource` raises.
 
     Args:
-        bootstrap: HOST:PORT, comma-separated.
-        settings: of kafka-python's consumer.
+        address: HOST:PORT, for messages.
     """
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
-        self.name = f"Kafka at {bootstrap}"
-        try:
-            self._consumer = kafka.KafkaConsumer(
-                **settings,
-                bootstrap_servers=bootstrap.split(","),
-                enable_auto_commit=False,
-                isolation_level="read_committed",
-                auto_offset_reset="none",
-            )
-        except KafkaError as error:
-            raise self._away(error) from error
-
-    def __enter__(self) -> KafkaSide:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+    def __init__(self, source: KafkaSource, address: str) -> None:
+        self.name = f"Kafka at {address}"
+        self._source = source
+        self._topics: dict[str, SourceTopic] = {}
 
     def read(self, source: SourceOffset) -> Position | None:
         """Return the position of Spark's Kafka connector."""
@@ -54,39 +46,50 @@ class KafkaSide:
         return None if position.origin is None else INITIAL_MARK + kafka_text(position.origin).encode()
 
     def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return the log start and the last stable offset of the partitions that exist. Raises REQUEST_TIMED_OUT."""
-        try:
-            there = [
-                key
-                for key in keys
-                if key.partition in (self._consumer.partitions_for_topic(key.topic) or frozenset[int]())
-            ]
-            asked = [kafka.TopicPartition(*key) for key in there]
-            starts, ends = self._consumer.beginning_offsets(asked), self._consumer.end_offsets(asked)
-        except KafkaError as error:
-            raise self._away(error) from error
-        return {key: (starts[item], ends[item]) for key, item in zip(there, asked, strict=True)}
+        """Return the log start and the last stable offset of the partitions that exist."""
+        wanted, made = set(keys), dict[TopicPartition, tuple[int, int]]()
+        self._topics |= self._source.topics({key.topic for key in wanted})
+        for name in {key.topic for key in wanted} & self._topics.keys():
+            topic = self._topics[name]
+            starts, ends = self._source.offsets(topic, EARLIEST), self._source.offsets(topic, LATEST)
+            made |= {TopicPartition(name, number): (starts[number], end) for number, end in ends.items()}
+        return {key: made[key] for key in wanted if key in made}
 
     def rows(self, key: TopicPartition, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Yield (offset, timestamp ms, key, value, headers) of the rows in [begin, end). Raises REQUEST_TIMED_OUT."""
-        item = kafka.TopicPartition(*key)
-        try:
-            self._consumer.assign([item])
-            self._consumer.seek(item, begin)
-            while self._consumer.position(item) < end:
-                for record in self._consumer.poll(timeout_ms=1_000).get(item, ()):
-                    if record.offset >= end:
-                        return
-                    headers = tuple((name, value) for name, value in record.headers)
-                    yield record.offset, record.timestamp, record.key, record.value, headers
-        except KafkaError as error:
-            raise self._away(error) from error
+        """Yield (offset, timestamp ms, key, value, headers) of the rows in [begin, end), in order."""
+        topic, position, empty_count = self._topics[key.topic], begin, 0
+        wanted = Wanted(topic.topic_id, key.partition, begin)
+        while position < end:
+            answers = self._source.fetch(
+                topic.leaders[key.partition], [wanted._replace(offset=position)], bytes_max=FETCH_BYTES_MAX,
+                wait_ms=WAIT_MS,
+            )  # fmt: skip
+            (answer,) = answers.values()
+            if answer.error != NO_ERROR:
+                raise self._failed(key, position, f"answers with code {answer.error}")
+            before = position
+            for piece in decode_stored(answer.records, answer.aborted, bytes_max=BATCH_BYTES_MAX):
+                yield from (row for row in _rows(piece) if position <= row[0] < end)
+                position = max(position, piece.next_offset)
+            empty_count = 0 if position > before else empty_count + 1
+            if empty_count == EMPTY_MAX:
+                raise self._failed(key, position, "has no answer")
 
-    def _away(self, error: KafkaError) -> RetriableError:
-        return RetriableError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"{self.name} cannot be read: {error}. Check the address, the client's settings and the cluster.",
-        )
+    def _failed(self, key: TopicPartition, offset: int, what: str) -> ReplogError:
+        where = f"offset {offset} of {key.topic}-{key.partition}"
+        text = f"{self.name} {what} at {where}. It may have deleted the row meanwhile: run the command again."
+        return ReplogError(ErrorCode.REPLOG_MIRROR_SOURCE, text)
+
+
+def _rows(piece: StoredRows) -> Iterator[tuple[Any, ...]]:
+    if piece.data is None:
+        return
+    times = piece.data["timestamp"].cast(pa.int64()).to_pylist()
+    has_headers = "headers" in piece.data.schema.names
+    headers = piece.data["headers"].to_pylist() if has_headers else [None] * len(times)
+    keys, values = piece.data["key"].to_pylist(), piece.data["value"].to_pylist()
+    for offset, time_us, key, value, pairs in zip(piece.offsets.tolist(), times, keys, values, headers, strict=True):
+        yield offset, time_us // 1000, key, value, tuple((pair["key"], pair["value"]) for pair in pairs or ())
 
 
 __all__ = ["KafkaSide"]
