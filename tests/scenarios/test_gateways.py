@@ -225,7 +225,7 @@ def test_workers_are_brokers_of_their_own_started_again_when_they_die_and_draine
     assert send(client, "orders", [b"%d" % number for number in range(100)]) == []
     brokers = wait_until(lambda: len(listed := client.list_topics(timeout=30).brokers) == 2 and listed)
     assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses)
-    assert leaders_of(client) == set(brokers), "one client uses all of them"
+    wait_until(lambda: leaders_of(client) == set(brokers), "one client uses all of them")
     killed = dict(processes(gateways))[addresses[1]]
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: len(processes(gateways)) == 3, lambda: gateways.text)

@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from spark_replog.admin.access_admin import QuotaAdmin
 from spark_replog.clock import SystemClock
+from spark_replog.gateway.server import Connection
 from spark_replog.log.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, QuotaEntity
 from spark_replog.read.fetcher import THROTTLE_MS_MAX, forget_rates
 from tests.gateways import RunningGateway, WireClient, record_batch, records_of
@@ -25,6 +26,13 @@ def gateway() -> Iterator[RunningGateway]:
         running.store.admin().create_topic("orders", 1)
         yield running
     forget_rates()
+
+
+@pytest.fixture
+def long_mutes(monkeypatch) -> None:
+    """Let mutes last for as long as a busy machine may need for a test."""
+    mute = Connection.mute
+    monkeypatch.setattr(Connection, "mute", lambda self, duration_ms: mute(self, 1_000 * duration_ms))
 
 
 def limit(gateway: RunningGateway, key: str, bytes_per_second: int) -> None:
@@ -53,6 +61,7 @@ def is_closed_unanswered(gateway: RunningGateway, client: WireClient) -> bool:
     return client.is_closed
 
 
+@pytest.mark.usefixtures("long_mutes")
 @pytest.mark.parametrize("version", [3, 9])
 def test_a_producer_above_its_quota_is_told_at_once_and_muted(gateway, version, monkeypatch):
     limit(gateway, PRODUCER_BYTE_RATE, 100)
@@ -66,6 +75,7 @@ def test_a_producer_above_its_quota_is_told_at_once_and_muted(gateway, version, 
         assert is_closed_unanswered(gateway, client)
 
 
+@pytest.mark.usefixtures("long_mutes")
 def test_without_an_answer_the_connection_is_muted_all_the_same(gateway):
     limit(gateway, PRODUCER_BYTE_RATE, 100)
     with gateway.client() as client:
@@ -73,6 +83,7 @@ def test_without_an_answer_the_connection_is_muted_all_the_same(gateway):
         assert is_closed_unanswered(gateway, client)
 
 
+@pytest.mark.usefixtures("long_mutes")
 def test_a_consumer_above_its_quota_gets_its_rows_is_told_and_muted(gateway):
     with gateway.client() as client:
         client.ask(produce(), 9)
