@@ -119,9 +119,13 @@ class GatewayNotes:
         """Write a note."""
         self._mailbox.put(str(name), note.encode())
 
-    def remove(self, names: Iterable[GatewayNoteName]) -> None:
-        """Begin to remove notes."""
+    def begin_remove(self, names: Iterable[GatewayNoteName]) -> None:
+        """Begin to remove notes that nobody waits for."""
         self._mailbox.clear(map(str, names))
+
+    def remove(self, names: Iterable[GatewayNoteName]) -> None:
+        """Remove notes; the roots that answer have done it on return, also if this process ends then."""
+        self._mailbox.clear_now(map(str, names))
 
 
 def newest(names: Iterable[GatewayNoteName]) -> list[GatewayNoteName]:

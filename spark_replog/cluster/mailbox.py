@@ -79,6 +79,15 @@ class Mailbox:
         for store in self._stores() if keys else ():
             self._start(store, partial(_delete, store, keys))
 
+    def clear_now(self, names: Iterable[str]) -> None:
+        """Delete notes, and wait for the roots, but not for one that hangs; one that does not answer keeps its copy."""
+        keys = [note_key(self._ledger_id, name) for name in names]
+        calls = dict[str, Future[None]]()
+        with suppress(RuntimeError):  # no thread can be started
+            for store in self._stores() if keys else ():
+                calls[store.url] = IO_POOL.submit_to(store.url, _delete, store, keys)
+        answers_of(calls, _WAIT_MS)
+
     def _read_from(self, store: ObjectStore, names: Iterable[str], answer: Callable[[dict[str, Buffer]], None]) -> None:
         """Pass the notes that a root has to ``answer``: once, also if the root fails."""
         bodies: dict[str, Buffer] = {}

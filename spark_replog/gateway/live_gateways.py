@@ -179,7 +179,9 @@ class LiveGateways:
                     raise _taken(self._gateway.node.node_id)
                 before = [name for name in of_id if name.run == self._run]
                 await self._gateway.run(self._put)
-                await self._gateway.run(self._notes.remove, before[:-1])  # who has listed the last one reads it yet
+                await self._gateway.run(
+                    self._notes.begin_remove, before[:-1]
+                )  # who has listed the last one reads it yet
                 await self._look([*names, self._name])
                 self._is_told = False
             except InvalidConfigError:
@@ -203,7 +205,7 @@ class LiveGateways:
         if unread:
             self._sightings.learn(await self._gateway.run(self._notes.read, unread))
         if forgotten := self._sightings.forgotten(names, now_ms):
-            await self._gateway.run(self._notes.remove, forgotten)
+            await self._gateway.run(self._notes.begin_remove, forgotten)
         others = [node for node in self._sightings.nodes(now_ms) if node.node_id != self._gateway.node.node_id]
         nodes = self._fixed or (self._gateway.node, *others)
         if tuple(sorted(nodes)) != self._gateway.placement.nodes:

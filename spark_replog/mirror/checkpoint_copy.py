@@ -345,13 +345,13 @@ class CheckpointCopy:
         check.end = max(check.begin, min(check.end, ours[1]))
         if check.begin > 0:
             plan.unchecked.append(f"{name}: rows before offset {check.begin} were not compared")
-        found = first_difference(self._source, self._target, check)
-        if found is not None:
+        difference = first_difference(self._source, self._target, check)
+        if difference is not None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INPUT,
-                f"the two sides have different rows at offset {found.offset} of {name}: {self._source.name} has "
-                f"{_row_text(found.here)}, {self._target.name} {_row_text(found.there)}. The query would read other "
-                "rows: give the store, or the cluster, that was mirrored.",
+                f"the two sides have different rows at offset {difference.offset} of {name}: {self._source.name} has "
+                f"{_row_text(difference.here)}, {self._target.name} {_row_text(difference.there)}. The query would "
+                "read other rows: give the store, or the cluster, that was mirrored.",
             )
 
     def _put(self, target: ObjectStore, key: str, body: bytes) -> None:

@@ -138,7 +138,7 @@ def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
     brokers = wait_until(lambda: len(listed := client.list_topics(timeout=30).brokers) == 2 and listed)
     assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses.split(","))
     assert brokers[7].port == int(first.address.rpartition(":")[2])
-    assert leaders_of(client) == set(brokers), "each leads some of 8 partitions"
+    wait_until(lambda: leaders_of(client) == set(brokers), "each leads some of 8 partitions")
     first.end(signal.SIGKILL)
     assert send(client, "orders", [b"%d" % number for number in numbers[200:]]) == []
     reader.assign([TopicPartition("orders", partition, 0) for partition in range(8)])
@@ -194,12 +194,16 @@ def test_an_id_belongs_to_one_gateway_until_it_has_ended(start, capsys):
     again = start("--id", "7")
     assert again.process.poll() is None
     assert [(gateway.node_id, gateway.address) for gateway in gateways()] == [(7, again.address)]
-    capsys.readouterr()
-    run(["-s", str(start.store), "status", "-f", "json"])
-    (item,) = json.loads(capsys.readouterr().out)["items"]
-    assert [(gateway["gateway"], gateway["state"]) for gateway in item["gateways"]] == [(7, "ok")]
+
+    def states():
+        capsys.readouterr()
+        run(["-s", str(start.store), "status", "-f", "json"])
+        (item,) = json.loads(capsys.readouterr().out)["items"]
+        return [(gateway["gateway"], gateway["state"]) for gateway in item["gateways"]]
+
+    wait_until(lambda: states() == [(7, "ok")], states)
     assert again.end(signal.SIGTERM) == 0
-    wait_until(lambda: gateways() == ())
+    assert gateways() == (), "it has removed its note"
 
 
 def is_served(address: str) -> bool:
