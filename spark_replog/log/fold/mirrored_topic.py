@@ -136,8 +136,7 @@ def _find_unmovable(topic: TopicState, partition: PartitionState, follows: int, 
         return f"topic '{topic.name}' is no mirror"
     if partition.log_end_offset != follows or not follows < end <= OFFSET_MAX:
         return f"a partition of '{topic.name}' ends at offset {partition.log_end_offset}, not at {follows}"
-    is_open = any(partition in pending.ends for pending in objects.unstable)
-    if is_open or partition.high_watermark != follows:
+    if any(partition in pending.ends for pending in objects.unstable):
         return f"rows of a partition of '{topic.name}' are not on every in-sync replica yet"
     return ""
 

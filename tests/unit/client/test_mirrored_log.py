@@ -15,6 +15,7 @@ from spark_replog.client.mirrored_log import MirroredLog
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
+from spark_replog.health.readers import lag_of
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.read.offsets_for_times import offsets_for_times
@@ -189,12 +190,13 @@ def test_rules_of_the_topic_do_not_apply_to_rows_that_the_source_took(cluster):
 
 
 @pytest.mark.guarantee("G1")
-def test_compaction_keeps_the_offsets(cluster, mirror):
+@pytest.mark.parametrize("gaps", ["behind", "inside", "both"])
+def test_compaction_keeps_the_offsets(cluster, mirror, gaps):
     places = []
     for at in range(12):
         first = 100 + at * 10
-        # dense with a gap behind it, and one with gaps inside
-        here = [(0, first), (0, first + 1)] if at % 2 else [(0, first + 3), (0, first + 8)]
+        is_dense = gaps == "behind" or (gaps == "both" and at % 2)
+        here = [(0, first), (0, first + 1)] if is_dense else [(0, first + 3), (0, first + 8)]
         mirror.append([rows(here)], {0: (first, first + 10)})
         places += here
     report = Compactor(cluster).compact(mirror.handle, is_eager=True)
@@ -235,3 +237,16 @@ def test_a_times_type_is_kept(cluster, mirror):
     assert table.column("timestampType").to_pylist() == [1, 0]
     times = np.array(table.column("timestamp").cast("int64"))
     assert times.tolist() == [1_700_000_000_100_000, 1_700_000_000_101_000]
+
+
+def test_lag_counts_rows_not_offsets(cluster, mirror):
+    mirror.append([rows([(0, 100), (0, 101)])], {0: (100, 1_000_000)})
+    mirror.append([rows([(0, 1_000_000), (0, 1_000_007)])], {0: (1_000_000, 1_000_010)})
+    ledger, _ = cluster.topic_state(mirror.handle)
+
+    def lag(position):
+        return ledger.ask(lambda state: lag_of(state, mirror.handle.topic_id, 0, position, 0)).lag
+
+    assert [lag(at) for at in (100, 1_000_000, 1_000_010)] == [4, 2, 0]
+    assert lag(101) == 4, "inside of a section it says at most how many"
+    assert lag(90) == 14, "what was deleted unread counts by its offsets"

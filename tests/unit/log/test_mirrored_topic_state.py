@@ -13,6 +13,7 @@ from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_MIRROR, EntryFold
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
+    HoldersAdd,
     IdentityKind,
     LogExtend,
     LogStartAdvance,
@@ -21,6 +22,7 @@ from spark_replog.log.model import (
     MirrorAppend,
     MirrorSet,
     Outcome,
+    PartitionChange,
     PartitionsAdd,
     Truncate,
     inputs_digest,
@@ -155,6 +157,22 @@ def test_an_end_does_not_move_over_rows_that_may_be_cut(log):
     assert log.one(Truncate(index - 2)).outcome is Outcome.APPLIED
     assert log.ends() == log.marks() == [100, 7], "back to where the source began"
     assert log.one(mirrored({0: 3}, (100,), (110,), name="q.arrow")).outcome is Outcome.APPLIED
+
+
+def test_an_end_does_not_move_before_an_append_is_over_of_which_its_rows_were_cut():
+    log = kit.Log(config=(("unclean.leader.election.enable", "true"),))
+    log.one(MirrorSet(kit.TOPIC, SOURCE, (100, 7)))
+    log.one(mirrored({0: 3, 1: 3}, (100, 7), (110, 10), holders=(0,)))
+    index = log.state.applied_index
+    change = PartitionChange(kit.TOPIC, 0, 0, 0, 1, (1,), (0, 1, 2), is_unclean=True)
+    assert log.one(change).outcome is Outcome.APPLIED
+    assert log.ends() == [100, 10] and log.marks() == [100, 7]
+    advance = MirrorAdvance(kit.TOPIC, ((0, 100, 120),))
+    assert log.one(advance).outcome is Outcome.REFUSED
+    log.one(HoldersAdd(index, 0, 0, (1, 2)))
+    assert log.marks() == [100, 10]
+    assert log.one(advance).outcome is Outcome.APPLIED
+    assert log.ends() == log.marks() == [120, 10]
 
 
 @pytest.mark.parametrize("is_paged", [False, True])
