@@ -6,6 +6,7 @@ under the name is never taken for the one before.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class KafkaSource:
         given = {"bootstrap_servers": address.split(","), "client_id": "replog-mirror", **settings}
         given["receive_message_max_bytes"] = ANSWER_BYTES_MAX
         self.cluster_id = ""
+        self._require_a_listener()
         self._net = NetworkSelector(**given)
         with ExitStack() as stack:
             stack.callback(self._net.close)
@@ -99,6 +101,18 @@ class KafkaSource:
                 raise self._failed(error) from error
             self.topics([])
             self._closing = stack.pop_all()
+
+    def _require_a_listener(self) -> None:
+        """Refuse addresses of which none takes a connection: kafka-python would leave sockets open."""
+        problems = []
+        for place in self._address.split(","):
+            host, _, port = place.strip().rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_MS / 1000).close()
+                return
+            except (OSError, ValueError, OverflowError) as error:
+                problems.append(f"{place}: {error}")
+        raise self._failed("; ".join(problems))
 
     def _failed(self, error: BaseException | str) -> ReplogError:
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
