@@ -45,13 +45,13 @@ def test_consume_shows_the_offsets_of_the_source(store, replog):
 def test_promote_ends_the_mirroring(store, replog, tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("x\n")
-    refused = replog("-s", store, "produce", "orders", "--file", lines, "-f", "json")
+    refused = replog("-s", store, "produce", "orders", lines, "-f", "json")
     assert refused.exit_code != 0 and "REPLOG_MIRRORED_TOPIC" in refused.out + refused.err
     done = replog("-s", store, "topic", "promote", "orders", "--yes", "-f", "json")
     assert (done.exit_code, done.items[0]["ends"]) == (0, {"0": 50})
     again = replog("-s", store, "topic", "promote", "orders", "--yes", "-f", "json")
     assert (again.exit_code, again.items[0]["error"]) == (1, "REPLOG_MIRRORED_TOPIC")
-    assert replog("-s", store, "produce", "orders", "--file", lines).exit_code == 0
+    assert replog("-s", store, "produce", "orders", lines).exit_code == 0
     (end,) = replog("-s", store, "topic", "offsets", "orders", "-f", "json").items
     assert end["offset"] == 51
 
