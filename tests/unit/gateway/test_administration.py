@@ -101,7 +101,9 @@ def test_who_may_not_is_refused(gateway, client):
     ]
     AclAdmin(gateway.cluster).add(bindings)
     named = DeleteTopicsRequest.DeleteTopicState(name="orders")
-    assert client.ask(DeleteTopicsRequest(topics=[named], timeout_ms=1000), 6).responses[0].error_code == TOPIC_REFUSED
+    assert (
+        client.ask(DeleteTopicsRequest(topics=[named], timeout_ms=30_000), 6).responses[0].error_code == TOPIC_REFUSED
+    )
     asked = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=2, resource_name="orders", configuration_keys=None
     )
@@ -175,15 +177,15 @@ def test_topics_are_made_and_deleted_by_id(gateway, client):
     new = CreateTopicsRequest.CreatableTopic(
         name="n", num_partitions=3, replication_factor=1, assignments=[], configs=[]
     )
-    made = client.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000, validate_only=False), 7).topics[0]
+    made = client.ask(CreateTopicsRequest(topics=[new], timeout_ms=30_000, validate_only=False), 7).topics[0]
     topic = gateway.store.admin().describe_topic("n")
     assert (made.topic_id, made.num_partitions, made.replication_factor) == (topic_uuid(topic.topic_id), 3, 1)
     assert {item.name for item in made.configs} >= {"cleanup.policy", "retention.ms"}
-    twice = client.ask(CreateTopicsRequest(topics=[new, new], timeout_ms=1000, validate_only=False), 7).topics
+    twice = client.ask(CreateTopicsRequest(topics=[new, new], timeout_ms=30_000, validate_only=False), 7).topics
     assert [item.error_code for item in twice] == [INVALID_REQUEST] * 2
     by_id = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=made.topic_id)
     codes = [
-        client.ask(DeleteTopicsRequest(topics=[by_id], timeout_ms=1000), 6).responses[0].error_code for _ in range(2)
+        client.ask(DeleteTopicsRequest(topics=[by_id], timeout_ms=30_000), 6).responses[0].error_code for _ in range(2)
     ]
     assert codes == [0, NO_TOPIC_ID]
 

@@ -75,17 +75,18 @@ def test_a_gateway_that_ends_answers_what_it_has_read_and_reads_no_more():
         ending = threading.Thread(target=gateway.__exit__)
         ending.start()
         assert idle.is_closed
-        client.socket.sendall(b"more that nobody reads")
+        with suppress(OSError):  # a busy machine may have answered and closed by now
+            client.socket.sendall(b"more that nobody reads")
         assert client.receive().responses[0].topic == "orders"
         ending.join()
     assert not connects(gateway)
 
 
 def test_who_waits_for_an_answer_is_not_idle():
-    with RunningGateway(connections_max_idle_ms=300) as gateway:
+    with RunningGateway(connections_max_idle_ms=1_000) as gateway:
         gateway.store.admin().create_topic("orders", 1)
         with gateway.client() as client:
-            assert client.ask(waiting_fetch(1_000), 12).responses[0].topic == "orders"
+            assert client.ask(waiting_fetch(2_000), 12).responses[0].topic == "orders"
             assert client.is_closed, "but afterwards it is"
 
 
