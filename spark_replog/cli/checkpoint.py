@@ -59,7 +59,7 @@ def convert(original: str, copy: str, **given: Any) -> int:
 
     options = {} if given["config_file"] is None else read_client_config(given["config_file"])
     with KafkaSource(address, options) as source, ProgressLine(quiet=settings.quiet) as line:
-        here, kafka = ReplogSide(cluster), KafkaSide(source, address)
+        here, kafka = ReplogSide(cluster), KafkaSide(source)
         sides = (kafka, here) if to == "replog" else (here, kafka)
         original_store = open_store(original, settings.storage_options)
         job = CheckpointCopy(original_store, *sides, compared_count=given["compared_count"])

@@ -10,13 +10,14 @@ interrupted must be deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.log_offset import META_KEY, Ends, LogOffset
+from spark_replog.mirror.comparison import RowsSide, first_difference, row_text
 from spark_replog.monitor.offset_file import OffsetFile, SourceOffset
 from spark_replog.monitor.query_monitor import FILE_BYTES_MAX
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
@@ -38,11 +39,8 @@ class Position:
     origin: Ends | None = None
 
 
-class Side(Protocol):
+class Side(RowsSide, Protocol):
     """One of the two systems: how its source writes a position, and which rows it has."""
-
-    name: str
-    """Which of the two, and where, in words."""
 
     def read(self, source: SourceOffset) -> Position | None:
         """Return the position; None: another source wrote it. Raises what `LogOffset.from_json` raises."""
@@ -54,14 +52,6 @@ class Side(Protocol):
 
     def initial(self, position: Position) -> bytes | None:
         """Return the file of a source's initial offsets; None: this side's source has none."""
-        ...
-
-    def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return the log start and the end of each partition that exists."""
-        ...
-
-    def rows(self, key: TopicPartition, begin: int, end: int) -> Iterable[tuple[Any, ...]]:
-        """Yield (offset, timestamp ms, key, value, headers) of the rows in [begin, end), in order."""
         ...
 
 
@@ -98,16 +88,6 @@ def replog_position(source: SourceOffset) -> Position | None:
     return Position(offset.ends, offset.origin)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first row that the two sides do not have alike; None: the side has no row there."""
-
-    key: TopicPartition
-    offset: int
-    here: tuple[Any, ...] | None
-    there: tuple[Any, ...] | None
-
-
 @dataclass(slots=True)
 class PartitionCheck:
     """What was compared of one partition.
@@ -123,6 +103,10 @@ class PartitionCheck:
     begin: int
     end: int
     row_count: int = 0
+
+    def count(self, row_count: int) -> None:
+        """Add rows that are the same."""
+        self.row_count += row_count
 
 
 @dataclass(slots=True)
@@ -345,12 +329,12 @@ class CheckpointCopy:
         check.end = max(check.begin, min(check.end, ours[1]))
         if check.begin > 0:
             plan.unchecked.append(f"{name}: rows before offset {check.begin} were not compared")
-        difference = first_difference(self._source, self._target, check)
+        difference = first_difference(self._source, self._target, check.key, check.begin, check.end, check.count)
         if difference is not None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INPUT,
                 f"the two sides have different rows at offset {difference.offset} of {name}: {self._source.name} has "
-                f"{_row_text(difference.here)}, {self._target.name} {_row_text(difference.there)}. The query would "
+                f"{row_text(difference.one)}, {self._target.name} {row_text(difference.other)}. The query would "
                 "read other rows: give the store, or the cluster, that was mirrored.",
             )
 
@@ -362,30 +346,6 @@ class CheckpointCopy:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INPUT, f"'{target.url}' got the file {key} from another program. Give another folder."
             )
-
-
-def first_difference(one: Side, other: Side, check: PartitionCheck) -> Difference | None:
-    """Return the first row that the sides do not have alike in the range of a check; counts the rows in the check."""
-    here = iter(one.rows(check.key, check.begin, check.end))
-    there = iter(other.rows(check.key, check.begin, check.end))
-    while True:
-        mine, yours = next(here, None), next(there, None)
-        if mine is None and yours is None:
-            return None
-        if mine != yours:
-            offsets = [row[0] for row in (mine, yours) if row is not None]
-            offset = min(offsets)
-            return Difference(
-                check.key,
-                offset,
-                mine if mine is not None and mine[0] == offset else None,
-                yours if yours is not None and yours[0] == offset else None,
-            )
-        check.row_count += 1
-
-
-def _row_text(row: tuple[Any, ...] | None) -> str:
-    return "none" if row is None else f"timestamp {row[1]}, key {row[2]!r:.40}, value {row[3]!r:.40}"
 
 
 def _numbers(listed: Mapping[str, int], folder: str) -> set[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 
@@ -11,10 +10,11 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.record_batch import StoredRows, decode_stored
 from spark_replog.ids import TopicPartition
 from spark_replog.mirror.checkpoint_copy import INITIAL_MARK, Position, kafka_position, kafka_text
+from spark_replog.mirror.comparison import cut, rows_of
 from spark_replog.mirror.kafka_source import EARLIEST, LATEST, NO_ERROR, KafkaSource, SourceTopic, Wanted
 from spark_replog.monitor.offset_file import SourceOffset
 
-FETCH_BYTES_MAX = 1 << 20
+FETCH_BYTES_MAX = 8 << 20
 BATCH_BYTES_MAX = 64 << 20
 WAIT_MS = 500
 EMPTY_MAX = 20
@@ -22,14 +22,10 @@ EMPTY_MAX = 20
 
 
 class KafkaSide:
-    """Committed records of a cluster. Methods raise what `KafkaSource` raises.
+    """Committed records of a cluster. Methods raise what `KafkaSource` raises."""
 
-    Args:
-        address: HOST:PORT, for messages.
-    """
-
-    def __init__(self, source: KafkaSource, address: str) -> None:
-        self.name = f"Kafka at {address}"
+    def __init__(self, source: KafkaSource) -> None:
+        self.name = f"Kafka at {source.address}"
         self._source = source
         self._topics: dict[str, SourceTopic] = {}
 
@@ -55,8 +51,8 @@ class KafkaSide:
             made |= {TopicPartition(name, number): (starts[number], end) for number, end in ends.items()}
         return {key: made[key] for key in wanted if key in made}
 
-    def rows(self, key: TopicPartition, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Yield (offset, timestamp ms, key, value, headers) of the rows in [begin, end), in order."""
+    def batches(self, key: TopicPartition, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with offsets in [begin, end) as `comparison.ROWS`."""
         topic, position, empty_count = self._topics[key.topic], begin, 0
         wanted = Wanted(topic.topic_id, key.partition, begin)
         while position < end:
@@ -69,7 +65,10 @@ class KafkaSide:
                 raise self._failed(key, position, f"answers with code {answer.error}")
             before = position
             for piece in decode_stored(answer.records, answer.aborted, bytes_max=BATCH_BYTES_MAX):
-                yield from (row for row in _rows(piece) if position <= row[0] < end)
+                if piece.data is not None:
+                    rows = cut(_rows(piece), position, end)
+                    if len(rows):
+                        yield rows
                 position = max(position, piece.next_offset)
             empty_count = 0 if position > before else empty_count + 1
             if empty_count == EMPTY_MAX:
@@ -81,15 +80,11 @@ class KafkaSide:
         return ReplogError(ErrorCode.REPLOG_MIRROR_SOURCE, text)
 
 
-def _rows(piece: StoredRows) -> Iterator[tuple[Any, ...]]:
-    if piece.data is None:
-        return
-    times = piece.data["timestamp"].cast(pa.int64()).to_pylist()
-    has_headers = "headers" in piece.data.schema.names
-    headers = piece.data["headers"].to_pylist() if has_headers else [None] * len(times)
-    keys, values = piece.data["key"].to_pylist(), piece.data["value"].to_pylist()
-    for offset, time_us, key, value, pairs in zip(piece.offsets.tolist(), times, keys, values, headers, strict=True):
-        yield offset, time_us // 1000, key, value, tuple((pair["key"], pair["value"]) for pair in pairs or ())
+def _rows(piece: StoredRows) -> pa.RecordBatch:
+    data = piece.data
+    assert data is not None
+    headers = data["headers"] if "headers" in data.schema.names else None
+    return rows_of(pa.array(piece.offsets), data["timestamp"], data["key"], data["value"], headers)
 
 
 __all__ = ["KafkaSide"]

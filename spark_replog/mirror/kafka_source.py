@@ -77,7 +77,7 @@ class KafkaSource:
     """A connection to a cluster. Not thread-safe; a context manager.
 
     Args:
-        address: HOST:PORT, one or more after commas.
+        address: HOST:PORT, one or more after commas; the attribute is for messages.
         settings: arguments of the connection; see `client_config.py`.
 
     Raises:
@@ -85,7 +85,7 @@ class KafkaSource:
     """
 
     def __init__(self, address: str, settings: Mapping[str, Any] = {}) -> None:
-        self._address = address
+        self.address = address
         given = {"bootstrap_servers": address.split(","), "client_id": "replog-mirror", **settings}
         given["receive_message_max_bytes"] = ANSWER_BYTES_MAX
         self.cluster_id = ""
@@ -105,7 +105,7 @@ class KafkaSource:
     def _require_a_listener(self) -> None:
         """Refuse addresses of which none takes a connection: kafka-python would leave sockets open."""
         problems = []
-        for place in self._address.split(","):
+        for place in self.address.split(","):
             host, _, port = place.strip().rpartition(":")
             try:
                 socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_MS / 1000).close()
@@ -118,7 +118,7 @@ class KafkaSource:
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         return ReplogError(
             ErrorCode.REPLOG_MIRROR_SOURCE,
-            f"Kafka at {self._address} cannot be read: {what}. What was mirrored stays. Look at the address and the"
+            f"Kafka at {self.address} cannot be read: {what}. What was mirrored stays. Look at the address and the"
             " file of --config, and run the mirror again.",
         )
 

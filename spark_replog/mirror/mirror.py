@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from spark_replog.admin.controller import Controller, MirrorOf
@@ -94,14 +94,9 @@ class Mirror:
                 self._leave_alone(self.topics[name], _deleted(name))
         missing = [name for name in self._names if name not in described and name not in self.topics]
         if missing:
-            raise NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"Kafka has no topic {', '.join(missing)}, or this user may not describe it. Correct --topics.",
-                topic=missing[0],
-            )
-        for name, topic in sorted(described.items()):
-            if name in self._names or (self._pattern is not None and self._pattern.fullmatch(name)):
-                self._refresh_topic(topic)
+            raise _missing(missing)
+        for topic in _chosen(described, self._names, self._pattern):
+            self._refresh_topic(topic)
 
     def _refresh_topic(self, topic: SourceTopic) -> None:
         mirrored = self.topics.get(topic.name)
@@ -274,6 +269,32 @@ _OF_ONE_TOPIC = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+
+
+def topics_of(source: KafkaSource, names: Sequence[str], pattern: str | None) -> list[SourceTopic]:
+    """Return the topics that a mirror with these arguments has, by name.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION: one that was named is not there. REPLOG_MIRROR_SOURCE.
+    """
+    described = source.topics(None if pattern is not None else names)
+    if missing := [name for name in names if name not in described]:
+        raise _missing(missing)
+    return _chosen(described, names, None if pattern is None else re.compile(pattern))
+
+
+def _chosen(
+    described: Mapping[str, SourceTopic], names: Sequence[str], pattern: re.Pattern[str] | None
+) -> list[SourceTopic]:
+    items = sorted(described.items())
+    return [topic for name, topic in items if name in names or (pattern is not None and pattern.fullmatch(name))]
+
+
+def _missing(names: Sequence[str]) -> NotFoundError:
+    return NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Kafka has no topic {', '.join(names)}, or this user may not describe it. Correct --topics.",
+        topic=names[0],
+    )
 
 
 def _deleted(name: str) -> ReplogError:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from spark_replog.client.consumer import Consumer
+import pyarrow as pa
+
+from spark_replog.client.store import TopicScan
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.json_rows import row_json
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.mirror.checkpoint_copy import Position, replog_position
+from spark_replog.mirror.comparison import rows_of
 from spark_replog.monitor.offset_file import SourceOffset
+
+_READ = ["offset", "timestamp", "key", "value", "headers"]
 
 
 class ReplogSide:
@@ -39,31 +42,26 @@ class ReplogSide:
 
     def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return log start and high watermark of the partitions that exist."""
-        there = []
+        made = {}
         for key in keys:
             try:
-                state = self._cluster.topic_state(self._cluster.lookup(key.topic))[1]
+                ledger, state = self._cluster.topic_state(self._cluster.lookup(key.topic))
             except NotFoundError:
                 continue
             if key.partition < len(state.partitions):
-                there.append(key)
-        with Consumer(self._cluster, enable_auto_commit=False) as consumer:
-            starts, ends = consumer.beginning_offsets(there), consumer.end_offsets(there)
-        return {key: (starts[key], ends[key]) for key in there}
+                with ledger.lock:
+                    part = state.partitions[key.partition]
+                    made[key] = part.log_start_offset, part.high_watermark
+        return made
 
-    def rows(self, key: TopicPartition, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """Yield (offset, timestamp ms, key, value, headers) of the rows in [begin, end); typed rows as JSON."""
-        if begin >= end:
-            return
-        with Consumer(self._cluster, enable_auto_commit=False) as consumer:
-            consumer.assign([key])
-            consumer.seek(key, begin)
-            while consumer.position(key) < end:
-                for record in consumer.poll(timeout_ms=1_000):
-                    if record.offset >= end:
-                        return
-                    value = row_json(record.value) if isinstance(record.value, dict) else record.value
-                    yield record.offset, record.timestamp_ms, record.key, value, tuple(record.headers)
+    def batches(self, key: TopicPartition, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with offsets in [begin, end) as `comparison.ROWS`; a typed topic has none to compare.
+
+        Raises what `TopicScan` raises.
+        """
+        scan = TopicScan(self._cluster, key.topic, {key.partition: begin}, {key.partition: end}, [key.partition], _READ)
+        for batch in scan.to_batches():
+            yield rows_of(*(batch[name] for name in _READ))
 
 
 __all__ = ["ReplogSide"]

@@ -376,6 +376,34 @@ def command(cluster: Cluster, source: Source, *words: str) -> list[str]:
             f"kafka://{source.address}", *words]  # fmt: skip
 
 
+def verified(cluster: Cluster, source: Source, topic: str) -> tuple[int, list[dict[str, Any]]]:
+    words = command(cluster, source, "--topics", topic, "--verify")
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    return answer.returncode, json.loads(answer.stdout)["items"]
+
+
+def test_both_sides_are_compared_and_the_first_difference_is_named(source, cluster):
+    topic = source.topic()
+    source.send(topic, 0, 300, **{"compression.type": "lz4"})
+    source.transaction(topic, 1000, 40, is_committed=False)
+    source.send(topic, 300, 50)
+    mirrored(cluster, source, topic)
+    source.send(topic, 350, 10)  # which the mirror has not got yet
+    ends = bounds(cluster, topic)
+    code, items = verified(cluster, source, topic)
+    assert (code, [item["rows"] for item in items]) == (0, [175, 175])
+    assert [(item["from"], item["to"]) for item in items] == ends
+    Controller(cluster).promote(topic)
+    with Producer(cluster) as producer:
+        for number in (0, 1):
+            producer.send(topic, b"of this side", partition=number).result()
+    code, items = verified(cluster, source, topic)
+    assert code == 1
+    assert [item["difference"].partition(":")[0] for item in items] == [f"offset {end}" for _, end in ends]
+    for words in ("value b'of this side'", "in Kafka timestamp 1700000000350"):
+        assert words in items[0]["difference"]
+
+
 @pytest.mark.guarantee("G5")
 def test_a_mirror_that_is_killed_and_two_at_once_mirror_each_row_once(source, cluster, request):
     topic = source.topic(2)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import spark_replog
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.mirror.checkpoint_copy import INITIAL_MARK, CheckpointCopy, Position, kafka_position, kafka_text
+from spark_replog.mirror.comparison import ROWS
 from spark_replog.mirror.replog_side import ReplogSide
 from spark_replog.monitor.offset_file import OffsetFile
 from spark_replog.monitor.query_monitor import read_checkpoint
 from spark_replog.storage.open_store import open_store
 
-ROWS = 30
+COUNT = 30
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -41,8 +43,11 @@ class FakeKafka:
     def bounds(self, keys):
         return {key: (0, len(self.by_key[key])) for key in keys if key in self.by_key}
 
-    def rows(self, key, begin, end):
-        return iter(self.by_key[key][begin:end])
+    def batches(self, key, begin, end):
+        """Some rows a batch, others than the store's."""
+        rows = [row for row in self.by_key[key] if begin <= row["offset"] < end]
+        for at in range(0, len(rows), 4):
+            yield pa.RecordBatch.from_pylist(rows[at : at + 4], schema=ROWS)
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def store(tmp_path):
     store = spark_replog.init(str(tmp_path / "store"), brokers=1)
     store.admin().create_topic("orders", partitions=2)
     with store.producer() as producer:
-        for number in range(ROWS):
+        for number in range(COUNT):
             producer.send("orders", b"%d" % number, key=b"k", partition=number % 2, timestamp_ms=1_700_000_000_000)
     return store
 
@@ -62,7 +67,8 @@ def here(store):
 
 @pytest.fixture
 def kafka(here):
-    return FakeKafka({key: list(here.rows(key, 0, ROWS // 2)) for key in (P0, P1)})
+    batches = {key: list(here.batches(key, 0, COUNT // 2)) for key in (P0, P1)}
+    return FakeKafka({key: [row for batch in batches[key] for row in batch.to_pylist()] for key in (P0, P1)})
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> str:
@@ -154,8 +160,7 @@ def test_the_rows_of_a_batch_that_runs_again_are_compared_and_what_is_not_is_sai
 
 def changed(number, **words):
     def change(rows):
-        names = ("offset", "timestamp", "key", "value", "headers")
-        rows[number] = tuple(words.get(name, value) for name, value in zip(names, rows[number], strict=True))
+        rows[number] = rows[number] | words
 
     return change
 
@@ -166,10 +171,10 @@ def changed(number, **words):
         changed(5, value=b"other"),
         changed(5, value=None),
         changed(5, key=b""),
-        changed(5, timestamp=0),
-        changed(5, headers=(("name", b"x"),)),
+        changed(5, timestamp_ms=0),
+        changed(5, headers=[{"key": "name", "value": b"x"}]),
         lambda rows: rows.pop(5),
-        lambda rows: rows.insert(5, (4, 0, None, b"more", ())),
+        lambda rows: rows.insert(5, rows[4] | {"value": b"more"}),
     ],
 )
 def test_rows_that_differ_are_named_and_nothing_is_written(tmp_path, here, kafka, change):
