@@ -251,10 +251,10 @@ def test_a_long_look_at_the_ledger_leaves_a_dead_root_its_time_to_leave(store, m
     store.reopen()
     append, looks = Ledger.append, []
 
-    def slow_append(ledger, propose, *, timeout_ms):
+    def slow_append(ledger, propose, **how):
         if not looks:
             looks.append(time.sleep(1.1))
-        return append(ledger, propose, timeout_ms=timeout_ms)
+        return append(ledger, propose, **how)
 
     monkeypatch.setattr(Ledger, "append", slow_append)
     answer = store.append("orders", {}, batch=0, objects=(item,), timeout_ms=1_050)

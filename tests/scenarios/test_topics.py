@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -215,8 +216,8 @@ def test_two_creators_of_one_name(store, monkeypatch: pytest.MonkeyPatch) -> Non
     done = Controller._init_topic
     raced: list[str] = []
 
-    def slow(self: Controller, ledger_id: str, command: TopicInit, away: object) -> str:
-        topic_id = done(self, ledger_id, command, away)  # type: ignore[arg-type]
+    def slow(self: Controller, ledger_id: str, command: TopicInit, *more: Any) -> str:
+        topic_id = done(self, ledger_id, command, *more)
         if self is store.controller and not raced:
             raced.append(topic_id)
             other.create_topic(command.name, 3)
