@@ -34,7 +34,11 @@ class Tools:
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
         """Run a tool; return what it printed."""
-        command = [*self._java, tool, "--bootstrap-server", self.gateway.address, *arguments]
+        return self.run_with(tool, "--bootstrap-server", self.gateway.address, *arguments, stdin=stdin)
+
+    def run_with(self, tool: str, *arguments: str, stdin: str = "") -> str:
+        """Run a tool that takes the address in its own way; return what it printed."""
+        command = [*self._java, tool, *arguments]
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
         )  # fmt: skip
@@ -122,3 +126,17 @@ def test_the_console(tools):
     tools.run(f"{TOOLS}.ConsoleProducer", "--topic", "lines", stdin="one\ntwo\nthree\n")
     reading = ["--topic", "lines", "--from-beginning", "--max-messages", "3"]
     assert tools.run(f"{TOOLS}.consumer.ConsoleConsumer", *reading).split() == ["one", "two", "three"]
+
+
+def test_the_performance_tools_and_the_list_of_groups(tools):
+    tools.run(f"{TOOLS}.TopicCommand", "--create", "--topic", "fast", "--partitions", "2")
+    address = f"bootstrap.servers={tools.gateway.address}"
+    sending = ["--topic", "fast", "--num-records", str(COUNT), "--record-size", "100", "--throughput", "-1"]
+    told = tools.run_with(f"{TOOLS}.ProducerPerformance", *sending, "--producer-props", address, "acks=all")
+    assert f"{COUNT} records sent" in told
+    reading = ["--topic", "fast", "--messages", str(COUNT), "--group", "perf", "--hide-header"]
+    row = tools.run(f"{TOOLS}.ConsumerPerformance", *reading, "--timeout", "60000").strip().splitlines()[-1].split(", ")
+    assert int(row[4]) >= COUNT
+    assert "perf" in tools.run(f"{TOOLS}.GroupsCommand", "--list")
+    told = tools.run_with(f"{TOOLS}.EndToEndLatency", tools.gateway.address, "fast", "50", "all", "100")
+    assert "Percentiles" in told
