@@ -82,6 +82,6 @@ def _show(plan: CheckpointPlan, copy: str, to: str, *, is_dry_run: bool) -> int:
                "COMPARED FROM": "comparedFrom", "TO": "comparedTo", "ROWS": "rows"}  # fmt: skip
     notes = [f"not compared: {text}" for text in plan.unchecked]
     notes += [f"source {name} is of another kind: its offsets are copied as they are" for name in plan.others]
-    files = f"{len(plan.changed)} files converted, {len(plan.copied) + 1} copied as they are"
-    done = f"Nothing was written. Without --dry-run: {files}." if is_dry_run else f"{files}: {copy}"
+    files = f"files converted: {len(plan.changed)}, copied as they are: {len(plan.copied) + 1}"
+    done = f"Nothing was written. Without --dry-run: {files}." if is_dry_run else f"{copy} is written; {files}"
     return emit(items, table(columns, items), *notes, done, f'Start the query with format("{to}") and this checkpoint.')

@@ -67,7 +67,7 @@ def test_the_page(tmp_path):
                 printed.append(done.stdout)
     except NotBuilt as why:
         pytest.skip(str(why))
-    assert "1 files converted" in printed[1] and "1 files converted" in printed[2]
+    assert "files converted: 1" in printed[1] and "files converted: 1" in printed[2]
     moved = read_checkpoint(str(tmp_path / "checkpoints" / "orders-replog"), {})
     assert moved.done[0].ends == {TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 3}
     back = tmp_path / "checkpoints" / "orders-kafka"
