@@ -211,6 +211,7 @@ MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha|libnfs|fuse3", "nfs-ganesha-vfs
 PROMETHEUS = _debian("debian-prometheus", "prometheus", "prometheus")
 KCAT = _debian("debian-kcat", "kcat", "kcat")
 CHROMIUM = _debian("debian-chromium", "chromium", "chromium", "fonts-dejavu-core")
+POSTGRESQL = _debian("debian-postgresql", "postgresql-[0-9]+", "postgresql")
 
 
 def _maven(name: str, description: str) -> Build:
@@ -231,6 +232,7 @@ def _maven(name: str, description: str) -> Build:
 HADOOP = _maven("hadoop-3.4.2", "hadoop.xml")
 KAFKA_TOOLS = _maven("kafka-tools-4.1.0", "kafka_tools.xml")
 KAFKA_CONNECT = _maven("kafka-connect-4.1.0", "kafka_connect.xml")
+DEBEZIUM = _maven("debezium-3.6.1", "debezium.xml")
 
 ALL = {build.name: build for build in globals().copy().values() if isinstance(build, Build)}
 

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.gateways import RunningGateway
 from tests.servers.builds import KAFKA_CONNECT, KAFKA_TOOLS, KCAT, Build, NotBuilt
-from tests.servers.server import free_port
+from tests.servers.connect_worker import ConnectWorker
+from tests.servers.gateway_page import block_of
 from tests.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.wide
-PAGE = Path(__file__).parents[2] / "docs/gateway.md"
-
-
-def block_of(test: str, address: str) -> str:
-    """Return the block that a test runs, for a gateway at an address."""
-    text = PAGE.read_text(encoding="utf-8")
-    block = re.search(rf"<!-- runs in \S+::{test} -->\n```\w+\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    return block[1].replace("127.0.0.1:9092", address)
 
 
 def built(build: Build) -> Path:
@@ -73,30 +62,14 @@ def test_java(gateway, tmp_path):
 
 
 def test_connect(gateway, tmp_path):
-    jars, rest = built(KAFKA_CONNECT), f"127.0.0.1:{free_port()}"
-    settings, lines, log = tmp_path / "worker.properties", tmp_path / "lines.txt", tmp_path / "connect.log"
-    settings.write_text(f"{block_of('test_connect', gateway.address)}listeners=http://{rest}\n", encoding="utf-8")
+    built(KAFKA_CONNECT)
+    lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\nthree\n")
-    command = ["java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectDistributed", settings]
     source = {"connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector", "tasks.max": "1",
               "file": str(lines), "topic": "orders"}  # fmt: skip
-    request = urllib.request.Request(
-        f"http://{rest}/connectors/lines/config", json.dumps(source).encode(), method="PUT"
-    )
-    request.add_header("Content-Type", "application/json")
-
-    def is_made() -> bool:
-        assert worker.poll() is None, log.read_text()[-3000:]
-        with suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status in (200, 201)
-        return False
-
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, cwd=tmp_path) as worker:
-        try:
-            wait_until(is_made, lambda: log.read_text()[-3000:], pause_seconds=0.5)
-            wait_until(lambda: len(values(gateway, "orders")) == 3, lambda: log.read_text()[-3000:], pause_seconds=0.5)
-        finally:
-            worker.terminate()
+    with ConnectWorker(tmp_path, gateway.address) as worker:
+        worker.make("lines", source)
+        wait_until(lambda: len(values(gateway, "orders")) == 3, worker.log_tail, pause_seconds=0.5)
     assert [json.loads(value)["payload"] for value in values(gateway, "orders")] == ["one", "two", "three"]
     for name in ("connect-configs", "connect-offsets", "connect-status"):
         assert gateway.store.admin().describe_topic(name).config["cleanup.policy"] == "compact"
