@@ -43,7 +43,7 @@ class PostgreSql:
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
         settings = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", "wal_level=logical")
-        command = [*self._base, str(bin_folder / "postgres"), *files, "-F", *(f"--{each}" for each in settings)]
+        command = [*self._base, str(bin_folder / "postgres"), *files, "-F", *(f"--{setting}" for setting in settings)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
         try:
