@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.wide
 TOPIC = "shop.public.orders"
-COUNT = 200
+COUNT = 60
 
 
 class Orders:
