@@ -120,7 +120,7 @@ def test_debezium(spark, make_store, plugins, tmp_path):
 
         def caught_up() -> None:
             for look in (has_all, spark_has_all):
-                wait_until(look, worker.log_tail, pause_seconds=0.5)
+                wait_until(look, worker.describe, pause_seconds=0.5)
 
         caught_up()  # by the snapshot
         orders.change()

@@ -49,9 +49,15 @@ class ConnectWorker:
         self._process.kill()
         self._process.wait()
 
-    def log_tail(self) -> str:
-        """Return the end of what it printed."""
-        return self._log.read_text()[-3_000:]
+    def describe(self) -> str:
+        """Return the end of what it printed, and the states of its connectors and their tasks."""
+        states = "it does not answer"
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://{self._rest}/connectors?expand=status", timeout=60) as answer,
+        ):
+            states = answer.read().decode()
+        return f"{self._log.read_text()[-3_000:]}\n{states}"
 
     def make(self, name: str, config: Mapping[str, str]) -> None:
         """Make a connector, as soon as the worker takes it."""
@@ -61,9 +67,9 @@ class ConnectWorker:
         request.add_header("Content-Type", "application/json")
 
         def is_made() -> bool:
-            assert self._process.poll() is None, self.log_tail()
+            assert self._process.poll() is None, self.describe()
             with suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status in (200, 201)
             return False
 
-        wait_until(is_made, self.log_tail, pause_seconds=0.5)
+        wait_until(is_made, self.describe, pause_seconds=0.5)

@@ -69,7 +69,7 @@ def test_connect(gateway, tmp_path):
               "file": str(lines), "topic": "orders"}  # fmt: skip
     with ConnectWorker(tmp_path, gateway.address) as worker:
         worker.make("lines", source)
-        wait_until(lambda: len(values(gateway, "orders")) == 3, worker.log_tail, pause_seconds=0.5)
+        wait_until(lambda: len(values(gateway, "orders")) == 3, worker.describe, pause_seconds=0.5)
     assert [json.loads(value)["payload"] for value in values(gateway, "orders")] == ["one", "two", "three"]
     for name in ("connect-configs", "connect-offsets", "connect-status"):
         assert gateway.store.admin().describe_topic(name).config["cleanup.policy"] == "compact"
