@@ -112,7 +112,8 @@ class Controller(Admin):
 
         Args:
             name: 1 to 249 characters of a-z A-Z 0-9 . _ -.
-            partitions, replicas: None: 1, and min(3, brokers).
+            partitions: None: 1.
+            replicas: None: min(3, brokers).
             config: topic settings by Kafka's dotted names.
             ledger_name: topics of one ledger commit atomically together; None: its own.
             if_not_exists: return the existing topic as it is.
