@@ -139,9 +139,7 @@ class Controller(Admin):
         if existing is not None:
             if not if_not_exists:
                 raise topic_rules.already_exists(name)
-            topic = self._describe(name)
-            self._make_folders(existing.ledger_id, {root for part in topic.partitions for root in part.replicas})
-            return topic
+            return self._describe_with_folders(name, existing)
         self._cluster.cluster_ledger.ask(lambda state: topic_rules.check_collision(name, state.topics))
         settings = _validated_config(config or {})
         columns = topic_rules.checked_schema(schema, key)
@@ -284,6 +282,12 @@ class Controller(Admin):
         else:
             self._decide(ledger, propose)
         return self._describe(name)
+
+    def _describe_with_folders(self, name: str, handle: TopicHandle) -> TopicDescription:
+        """Return a topic that exists; a creation that was interrupted may have left no folders."""
+        topic = self._describe(name)
+        self._make_folders(handle.ledger_id, {root for part in topic.partitions for root in part.replicas})
+        return topic
 
     def promote(self, name: str) -> TopicDescription:
         """End the mirroring of a topic for good: ordinary writers go on at its ends, with dense offsets.
